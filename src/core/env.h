@@ -1,0 +1,16 @@
+/* Environment switches, one table (env.def). The only file that calls getenv. */
+#ifndef CORE_ENV_H
+#define CORE_ENV_H
+
+typedef enum env_key {
+#define X(name, help) ENV_##name,
+#include "core/env.def"
+#undef X
+    ENV_COUNT
+} env_key;
+
+const char *env_get(env_key k);          /* NULL when unset or empty */
+const char *env_name(env_key k);
+const char *env_help(env_key k);
+
+#endif

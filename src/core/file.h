@@ -1,0 +1,49 @@
+/* Files: whole reads, read-only maps, atomic publication. All errors name the path.
+ *
+ * Publication is write beside (".tmp-PID-..." in the same folder), sync, rename, sync of the folder.
+ * Failure injection for tests: PACELINE_FAIL_WRITE=N fails the N-th write/sync/rename of the process
+ * with ENOSPC; PACELINE_KILL_AT=STAGE:N (write|sync|rename) raises SIGKILL at the N-th such stage. */
+#ifndef CORE_FILE_H
+#define CORE_FILE_H
+#include "core/err.h"
+#include <stddef.h>
+#include <stdint.h>
+#include <stdio.h>
+
+typedef struct file_map { const uint8_t *data; size_t size; int fd; } file_map;
+MUST_CHECK err file_map_open(file_map *out, const char *path); /* empty file: size 0, data non-NULL */
+void file_map_close(file_map *m);
+/* Whole file, NUL-terminated beyond its size; free with mem_free. */
+MUST_CHECK err file_read(const char *path, char **data, size_t *size);
+
+typedef struct file_writer file_writer;
+MUST_CHECK err file_writer_open(file_writer **out, const char *path); /* writes beside path */
+MUST_CHECK err file_write(file_writer *w, const void *data, size_t n); /* buffered */
+MUST_CHECK err file_printf(file_writer *w, const char *fmt, ...) PRINTF_LIKE(2, 3);
+MUST_CHECK err file_commit(file_writer **w); /* sync, rename; frees w also on failure, target untouched */
+void file_abort(file_writer **w);            /* removes what was written; NULL inside is fine */
+
+/* A folder built beside path and renamed into place as one: path must not exist at commit. */
+MUST_CHECK err file_dir_begin(const char *path, char *tmp, size_t n); /* tmp: the folder to fill */
+MUST_CHECK err file_dir_commit(const char *tmp, const char *path);
+MUST_CHECK err file_remove_tree(const char *path); /* absent is fine; never follows links */
+MUST_CHECK err file_make_dirs(const char *path);
+/* Removes abandoned ".tmp-*" entries of dead processes in a folder. */
+MUST_CHECK err file_sweep(const char *dir);
+int file_exists(const char *path);
+int file_is_dir(const char *path);
+/* Names in a folder, sorted bytewise, without . and ..; free with file_names_free. */
+MUST_CHECK err file_list(const char *dir, char ***names, int *n);
+void file_names_free(char **names, int n);
+MUST_CHECK err file_free_bytes(const char *dir, uint64_t *out);
+/* Advisory lock on a file (created) that the kernel drops when the holder dies.
+ * ERR_REFUSED with the holder's pid and host when held. */
+MUST_CHECK err file_lock(const char *path, int *fd);
+void file_unlock(int fd);
+/* XXH3-128 as 32 hex digits + NUL. */
+void file_hash_bytes(const void *data, size_t n, char out[33]);
+MUST_CHECK err file_hash(const char *path, char out[33]);
+/* dir + "/" + name into buf; ERR_RANGE when it does not fit. */
+MUST_CHECK err file_join(char *buf, size_t n, const char *dir, const char *name);
+
+#endif

@@ -1,0 +1,19 @@
+/* Growing byte string, and the few text helpers that sentences need. */
+#ifndef CORE_STR_H
+#define CORE_STR_H
+#include "core/err.h"
+#include <stddef.h>
+
+typedef struct str { char *s; size_t n, cap; } str; /* s is NUL-terminated once anything was added */
+MUST_CHECK err str_add(str *b, const void *bytes, size_t n);
+MUST_CHECK err str_printf(str *b, const char *fmt, ...) PRINTF_LIKE(2, 3);
+void str_clear(str *b); /* keeps the buffer */
+void str_free(str *b);
+/* The candidate nearest to word by edit distance, or NULL when none is near enough to suggest. */
+const char *str_nearest(const char *word, const char *const *candidates, int n);
+/* "1.5 GiB", "312 KiB" into buf, returned. */
+const char *str_bytes(double bytes, char buf[24]);
+/* "1,234,567" into buf, returned. */
+const char *str_thousands(long long v, char buf[32]);
+
+#endif
