@@ -1,0 +1,202 @@
+# Paceline's build. `make` leaves the program at build/paceline; `make help` lists the targets.
+#
+# Every folder of src/ becomes one archive build/lib/libFOLDER.a from src/FOLDER/*.c, and a test
+# program links only the archives that its folder may reach (the table REACH below): the order of
+# the folders is held by the linker. Files are found by wildcard, so adding one needs no edit here.
+#
+# Variables: BUILD (output folder), CC, OPT, PREFIX, DESTDIR, SAN (sanitizers: address,undefined).
+
+BUILD  ?= build
+OPT    ?= -O2 -g
+PREFIX ?= /usr/local
+PKGCONFIG ?= pkg-config
+NVRTC_ARCHS ?= sm_80 sm_90a
+FUZZ_RUNS ?= 20000
+FUZZ_SECONDS ?= 10
+
+# A missing generator of the environment must not change the language of messages that tools read.
+export LC_ALL := C.UTF-8
+
+# ---- folders, lowest first, and what each may reach (closed under "may use") -------------------
+FOLDERS := core io expr dev text dist flex data nn model decode train report serve api cli
+REACH_core   := core
+REACH_io     := core io
+REACH_expr   := core expr
+REACH_dev    := core dev
+REACH_text   := core io text
+REACH_dist   := core dev dist
+REACH_flex   := core expr dev flex
+REACH_data   := core io text data
+REACH_nn     := core expr dev flex nn
+REACH_model  := core io expr dev flex nn model
+REACH_decode := core io expr dev text flex nn model decode
+REACH_train  := core io expr dev text dist flex data nn model decode train
+REACH_report := core io report
+REACH_serve  := core io expr dev text flex nn model decode serve
+REACH_api    := core io expr dev text dist flex data nn model decode train report serve api
+REACH_cli    := $(FOLDERS)
+
+# Folders that hold C files, and the order in which archives are linked: users first.
+present   := $(foreach f,$(FOLDERS),$(if $(wildcard src/$f/*.c),$f))
+highfirst := cli api serve report train decode model nn data flex dist text dev expr io core
+# $(call archives,FOLDER): its archives with core and io (for fixtures), present ones, in order.
+archives = $(foreach f,$(highfirst),$(if $(filter $f,$(present)),$(if $(filter $f,$(REACH_$1) core io),$(BUILD)/lib/lib$f.a)))
+
+# ---- flags --------------------------------------------------------------------------------------
+PACKAGES := jansson yaml-0.1 libpcre2-8 libutf8proc libzstd libxxhash libpng
+ifneq ($(filter-out setup clean help demo-model format,$(or $(MAKECMDGOALS),all)),)
+ifneq ($(shell $(PKGCONFIG) --exists $(PACKAGES) cmocka 2>/dev/null && echo yes),yes)
+$(error Libraries are missing: $(shell $(PKGCONFIG) --print-errors --exists $(PACKAGES) cmocka 2>&1 | sed -n "s/.*'\(.*\)'.* found/\1/p") $(shell command -v $(PKGCONFIG) >/dev/null 2>&1 || echo $(PKGCONFIG)); run 'make setup' first)
+endif
+PKG_CFLAGS := $(shell $(PKGCONFIG) --cflags $(PACKAGES))
+PKG_LIBS   := $(shell $(PKGCONFIG) --libs $(PACKAGES))
+TEST_LIBS  := $(shell $(PKGCONFIG) --libs cmocka)
+endif
+
+WARN := -Wall -Wextra -Wpedantic -Wshadow -Wconversion -Wno-sign-conversion -Wstrict-prototypes \
+        -Wundef -Wvla -Werror
+SAN ?=
+SAN_FLAGS := $(if $(SAN),-fsanitize=$(SAN) -fno-sanitize-recover=all -fno-omit-frame-pointer)
+# gcc's flow analysis sees the sanitizers' own branches and warns about code that is fine.
+SAN_WARN  := $(if $(SAN),-Wno-maybe-uninitialized -Wno-unknown-warning-option)
+CSTD   := -std=c11 -D_GNU_SOURCE
+CFLAGS_ALL = $(CSTD) $(OPT) -ffp-contract=off -fvisibility=default $(WARN) $(SAN_FLAGS) \
+             $(if $(SAN),$(SAN_WARN)) -Isrc $(PKG_CFLAGS) $(CFLAGS)
+LDFLAGS_ALL = $(SAN_FLAGS) -Wl,--as-needed $(LDFLAGS)
+LIBS = $(PKG_LIBS) -lpthread -ldl -lm
+# Kernels for wide CPUs are told by their file's name and chosen at run time (dev_get_isa).
+isa_flags = $(if $(filter %_avx2,$(basename $1)),-mavx2 -mfma -mf16c)$(if $(filter %_avx512,$(basename $1)),-mavx512f -mavx512bw -mavx512vl -mavx512dq -mavx2 -mfma -mf16c)$(if $(filter %_avx512bf16,$(basename $1)),-mavx512f -mavx512bw -mavx512vl -mavx512dq -mavx512bf16 -mavx2 -mfma -mf16c)
+
+# ---- what is built ------------------------------------------------------------------------------
+sources      := $(foreach f,$(present),$(wildcard src/$f/*.c))
+libs         := $(foreach f,$(present),$(BUILD)/lib/lib$f.a)
+program      := $(if $(wildcard src/cli/main.c),$(BUILD)/paceline)
+test_sources := $(foreach f,$(FOLDERS),$(wildcard tests/$f/test_*.c))
+test_bins    := $(test_sources:%.c=$(BUILD)/%)
+test_scripts := $(wildcard tests/cli/test_*.sh)
+support      := $(wildcard tests/support/*.c)
+support_objs := $(support:%.c=$(BUILD)/obj/%.o)
+bench_sources:= $(wildcard bench/*.c)
+bench_bins   := $(bench_sources:bench/%.c=$(BUILD)/bench/%)
+fuzz_sources := $(wildcard fuzz/*.c)
+kernels      := $(wildcard src/*/kernels/*.cu)
+all_objs     := $(sources:%.c=$(BUILD)/obj/%.o) $(support_objs) $(test_sources:%.c=$(BUILD)/obj/%.o) \
+                $(bench_sources:%.c=$(BUILD)/obj/%.o) $(fuzz_sources:%.c=$(BUILD)/obj/%.o)
+
+.DEFAULT_GOAL := all
+.DELETE_ON_ERROR:
+.SECONDARY:
+.PHONY: all lib tests help setup demo demo-model test test-asan test-tsan lint format fuzz fuzz-build \
+        bench bundle bundle-check install kernels-check clean FORCE
+
+all: lib $(program) ## the program and the archives (default)
+lib: $(libs)        ## the archives build/lib/libFOLDER.a
+tests: $(test_bins) ## all test programs, not run
+
+# Objects depend on this file, which changes only when the compiler or its flags do.
+$(BUILD)/flags: FORCE
+	@mkdir -p $(@D)
+	@printf '%s\n' '$(CC) $(CFLAGS_ALL) $(call isa_flags,x_avx2.c) $(call isa_flags,x_avx512.c)' | cmp -s - $@ || \
+	  printf '%s\n' '$(CC) $(CFLAGS_ALL) $(call isa_flags,x_avx2.c) $(call isa_flags,x_avx512.c)' > $@
+
+$(BUILD)/obj/%.o: %.c $(BUILD)/flags
+	@mkdir -p $(@D)
+	$(CC) $(CFLAGS_ALL) $(if $(filter tests/%,$<),-Itests) $(call isa_flags,$<) -MMD -MP -c $< -o $@
+
+define folder_rules
+$(BUILD)/lib/lib$1.a: $(patsubst %.c,$(BUILD)/obj/%.o,$(wildcard src/$1/*.c))
+	@mkdir -p $$(@D)
+	@rm -f $$@
+	$(AR) rcs $$@ $$^
+$(BUILD)/tests/$1/%: $(BUILD)/obj/tests/$1/%.o $(support_objs) $(call archives,$1)
+	@mkdir -p $$(@D)
+	$(CC) $$(LDFLAGS_ALL) -o $$@ $$^ $$(TEST_LIBS) $$(LIBS)
+endef
+$(foreach f,$(FOLDERS),$(eval $(call folder_rules,$f)))
+
+$(BUILD)/paceline: $(BUILD)/obj/src/cli/main.o $(call archives,cli)
+	$(CC) $(LDFLAGS_ALL) -o $@ $^ $(LIBS)
+
+$(BUILD)/bench/%: $(BUILD)/obj/bench/%.o $(call archives,api)
+	@mkdir -p $(@D)
+	$(CC) $(LDFLAGS_ALL) -o $@ $^ $(LIBS)
+
+-include $(all_objs:.o=.d)
+
+# ---- tests --------------------------------------------------------------------------------------
+# Programs run from the root of the repository, one after the other, each under a time limit.
+# PACELINE_PROGRAM tells the end-to-end tests which program to run.
+test: $(program) $(test_bins) ## all tests; ends with 'N passed, N failed, N skipped'
+	@PACELINE_PROGRAM=$(BUILD)/paceline tools/runtests.sh $(BUILD) $(test_bins) $(test_scripts)
+
+SUBSET ?=
+test-asan: ## all tests under the address and undefined behaviour sanitizers
+	@ASAN_OPTIONS=detect_leaks=1:abort_on_error=0 UBSAN_OPTIONS=print_stacktrace=1 \
+	  $(MAKE) --no-print-directory BUILD=$(BUILD)/asan SAN=address,undefined OPT='-O1 -g' test
+
+tsan_names := $(shell sed 's/\#.*//' tests/tsan.list 2>/dev/null)
+test-tsan: ## the tests named in tests/tsan.list under the thread sanitizer
+	@TSAN_OPTIONS=halt_on_error=1 $(MAKE) --no-print-directory BUILD=$(BUILD)/tsan SAN=thread \
+	  OPT='-O1 -g' test-subset SUBSET='$(tsan_names)'
+
+.PHONY: test-subset
+subset_bins := $(foreach t,$(SUBSET),$(filter $(BUILD)/tests/$t,$(test_bins)))
+test-subset: $(subset_bins)
+	@tools/runtests.sh $(BUILD) $(subset_bins)
+
+# ---- fuzzing ------------------------------------------------------------------------------------
+fuzz: ## a short libFuzzer run of every fuzz/*.c (needs clang)
+	@if [ -z '$(fuzz_sources)' ]; then echo 'fuzz: no fuzz targets yet'; else \
+	  $(MAKE) --no-print-directory BUILD=$(BUILD)/fuzz CC=clang SAN=fuzzer-no-link,address,undefined \
+	    OPT='-O1 -g' fuzz-build && \
+	  FUZZ_RUNS=$(FUZZ_RUNS) FUZZ_SECONDS=$(FUZZ_SECONDS) tools/runfuzz.sh $(BUILD)/fuzz; fi
+
+fuzz-build: $(fuzz_sources:fuzz/%.c=$(BUILD)/fuzz/%)
+$(BUILD)/fuzz/%: $(BUILD)/obj/fuzz/%.o $(call archives,api)
+	@mkdir -p $(@D)
+	$(CC) $(subst fuzzer-no-link,fuzzer,$(LDFLAGS_ALL)) -o $@ $^ $(LIBS)
+
+# ---- everything else ----------------------------------------------------------------------------
+setup: ## install what is missing to build and test (Debian; apt)
+	@tools/setup.sh
+
+demo-model: ## fetch and check the demo's model
+	@demo/fetch_model.sh
+
+demo: ## the whole road on a small model: answers, training, decoding (LONG=1: an hour)
+	@$(MAKE) --no-print-directory all demo-model
+	@PACELINE_PROGRAM=$(BUILD)/paceline LONG='$(LONG)' demo/run.sh
+
+lint: lib $(program) ## what a machine can judge of the house rules
+	@BUILD=$(BUILD) FOLDERS='$(FOLDERS)' tools/lint.sh
+
+format: ## apply .clang-format to every C file
+	@git ls-files -co --exclude-standard -- '*.c' '*.h' '*.cu' | xargs clang-format -i
+
+bench: $(bench_bins) ## build and run bench/*.c
+	@if [ -z '$(bench_bins)' ]; then echo 'bench: no benches yet'; fi
+	@for b in $(bench_bins); do echo "== $$b"; $$b || exit 1; done
+
+bundle: all ## build/bundle: the program with its libraries, for machines without them
+	@tools/bundle.sh $(BUILD)/paceline $(BUILD)/bundle
+
+bundle-check: bundle ## run the bundle where none of its libraries are
+	@tools/bundle_check.sh $(BUILD)/bundle
+
+install: all ## PREFIX and DESTDIR say where
+	install -D -m 755 $(BUILD)/paceline $(DESTDIR)$(PREFIX)/bin/paceline
+	install -D -m 644 LICENSE $(DESTDIR)$(PREFIX)/share/doc/paceline/LICENSE
+	install -D -m 644 README.md $(DESTDIR)$(PREFIX)/share/doc/paceline/README.md
+
+kernels-check: ## compile every device kernel with NVRTC, no GPU needed
+	@tools/kernels_check.sh '$(CC)' '$(BUILD)' '$(NVRTC_ARCHS)' $(kernels)
+
+compile_commands.json: FORCE ## for editors
+	@tools/compile_commands.sh '$(CC) $(CFLAGS_ALL)' $(sources) $(support) $(test_sources) $(bench_sources) > $@
+	@echo 'wrote $@'
+
+clean: ## remove the build folder
+	rm -rf $(BUILD) compile_commands.json
+
+help: ## this list
+	@sed -n 's/^\([a-z_.-]*\):.*## \(.*\)/  make \1|\2/p' Makefile | awk -F'|' '{ printf "%-28s %s\n", $$1, $$2 }'
