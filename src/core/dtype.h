@@ -31,6 +31,9 @@ f16 f16_from_f32(float f);
 /* n elements of type t at src (any alignment) to fp32/double/int64; exact where representable.
  * Integers and BOOL convert by value. */
 void dtype_to_f32(dtype t, const void *src, float *dst, size_t n);
+void dtype_to_f64(dtype t, const void *src, double *dst, size_t n);
+void dtype_to_i64(dtype t, const void *src, int64_t *dst, size_t n); /* integers and BOOL only */
+int dtype_is_float(dtype t);
 void dtype_from_f32(dtype t, const float *src, void *dst, size_t n); /* float types only */
 
 #endif

@@ -13,5 +13,7 @@ double rng_normal(uint64_t seed, uint32_t stream, uint64_t a, uint64_t b);
 uint64_t rng_below(uint64_t seed, uint32_t stream, uint64_t a, uint64_t b, uint64_t n);
 /* perm[0..n-1] = a permutation that depends on (seed, stream, a) alone. */
 void rng_permutation(uint64_t seed, uint32_t stream, uint64_t a, int64_t n, int64_t *perm);
+/* The generator itself: one block of four words for a counter and a key. */
+void rng_philox(const uint32_t counter[4], const uint32_t key[2], uint32_t out[4]);
 
 #endif
