@@ -18,15 +18,15 @@
 #endif
 #ifdef ARENA_ASAN
 #include <sanitizer/asan_interface.h>
-#define POISON(p, n) ASAN_POISON_MEMORY_REGION(p, n)
+#define POISON(p, n)   ASAN_POISON_MEMORY_REGION(p, n)
 #define UNPOISON(p, n) ASAN_UNPOISON_MEMORY_REGION(p, n)
 #else
-#define POISON(p, n) ((void)(p), (void)(n))
+#define POISON(p, n)   ((void)(p), (void)(n))
 #define UNPOISON(p, n) ((void)(p), (void)(n))
 #endif
 
-#define ALIGN 64
-#define FIRST_CHUNK ((size_t)256 << 10)
+#define ALIGN         64
+#define FIRST_CHUNK   ((size_t)256 << 10)
 #define LARGEST_CHUNK ((size_t)64 << 20)
 
 typedef struct chunk chunk;
@@ -50,10 +50,11 @@ static err chunk_new(arena *a, size_t cap, chunk **out) {
     void *block = c && cap <= SIZE_MAX - ALIGN ? calloc(1, cap + ALIGN) : NULL;
     if (!block) {
         free(c);
-        return err_set(ERR_MEMORY,
-                       "arena '%s' needs %zu more bytes and the system has none to give (%zu are in use); "
-                       "free memory or make the run smaller",
-                       a->name, cap, a->stats.used);
+        return err_set(
+            ERR_MEMORY,
+            "arena '%s' needs %zu more bytes and the system has none to give (%zu are in use); "
+            "free memory or make the run smaller",
+            a->name, cap, a->stats.used);
     }
     c->block = block;
     c->data = (uint8_t *)(((uintptr_t)block + ALIGN - 1) & ~(uintptr_t)(ALIGN - 1));
@@ -99,10 +100,11 @@ void arena_destroy(arena *a) {
 static err find_room(arena *a, size_t need) {
     if (a->current && a->current->cap - a->current->used >= need) return ERR_OK;
     if (a->cap)
-        return err_set(ERR_MEMORY,
-                       "arena '%s' holds %zu bytes, %zu of them are in use and %zu more are needed (%zu in all); "
-                       "raise its budget",
-                       a->name, a->cap, a->stats.used, need, a->stats.used + need);
+        return err_set(
+            ERR_MEMORY,
+            "arena '%s' holds %zu bytes, %zu of them are in use and %zu more are needed (%zu in all); "
+            "raise its budget",
+            a->name, a->cap, a->stats.used, need, a->stats.used + need);
     for (chunk *c = a->current ? a->current->next : a->first; c; c = c->next) {
         if (c->cap - c->used < need) continue;
         a->current = c;
@@ -127,11 +129,13 @@ static err find_room(arena *a, size_t need) {
 static err take(arena *a, size_t n, size_t size, int zero, void **out) {
     *out = NULL;
     if (a->fail_in && --a->fail_in == 0)
-        return err_set(ERR_MEMORY, "arena '%s': this allocation of %zu x %zu bytes fails on request", a->name,
+        return err_set(ERR_MEMORY,
+                       "arena '%s': this allocation of %zu x %zu bytes fails on request", a->name,
                        n, size);
     size_t bytes;
     if (__builtin_mul_overflow(n, size, &bytes) || bytes > SIZE_MAX / 2)
-        return err_set(ERR_MEMORY, "arena '%s' was asked for %zu x %zu bytes, more than can be addressed",
+        return err_set(ERR_MEMORY,
+                       "arena '%s' was asked for %zu x %zu bytes, more than can be addressed",
                        a->name, n, size);
     size_t need = (bytes + ALIGN - 1) & ~(size_t)(ALIGN - 1);
     if (!need) need = ALIGN;
@@ -203,7 +207,10 @@ void arena_fail_at(arena *a, uint64_t n) { a->fail_in = n; }
 err mem_new(size_t n, size_t size, void *out) {
     void *p = calloc(n ? n : 1, size ? size : 1);
     memcpy(out, &p, sizeof p);
-    if (!p) return err_set(ERR_MEMORY, "no memory for %zu x %zu bytes; free memory or make the run smaller", n, size);
+    if (!p)
+        return err_set(ERR_MEMORY,
+                       "no memory for %zu x %zu bytes; free memory or make the run smaller", n,
+                       size);
     return ERR_OK;
 }
 
@@ -217,8 +224,10 @@ err mem_grow(void *ptr, size_t *cap, size_t need, size_t size) {
     memcpy(&p, ptr, sizeof p);
     void *q = __builtin_mul_overflow(want, size, &bytes) ? NULL : realloc(p, bytes ? bytes : 1);
     if (!q)
-        return err_set(ERR_MEMORY, "no memory to grow a list to %zu x %zu bytes; free memory or make the run smaller",
-                       want, size);
+        return err_set(
+            ERR_MEMORY,
+            "no memory to grow a list to %zu x %zu bytes; free memory or make the run smaller",
+            want, size);
     memcpy(ptr, &q, sizeof q);
     *cap = want;
     return ERR_OK;

@@ -12,11 +12,15 @@
 #include <stdint.h>
 
 typedef struct arena arena;
-typedef struct arena_mark { void *chunk; size_t used; size_t total; } arena_mark;
+typedef struct arena_mark {
+    void *chunk;
+    size_t used;
+    size_t total;
+} arena_mark;
 typedef struct arena_stats {
     size_t used, peak, reserved; /* bytes handed out now, at most, and taken from the system */
     uint64_t allocations;        /* calls of arena_alloc that succeeded */
-    uint64_t system_calls;       /* times the arena went to malloc/mmap: constant in a steady step */
+    uint64_t system_calls; /* times the arena went to malloc/mmap: constant in a steady step */
 } arena_stats;
 
 /* cap > 0: takes cap bytes now and never more. cap == 0: grows by chunks. name is borrowed (a literal). */

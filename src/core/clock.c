@@ -23,12 +23,12 @@ void clock_utc(char out[21]) {
 const char *clock_span(double seconds, char buf[16]) {
     if (!(seconds >= 0)) seconds = 0;
     if (seconds > 3.5e9) seconds = 3.5e9; /* a century: an estimate that means "never" */
-    long long s = (long long)(seconds + 0.5);
+    unsigned s = (unsigned)(seconds + 0.5);
     if (s >= 3600)
-        snprintf(buf, 16, "%lldh%02lldm", s / 3600, s / 60 % 60);
+        snprintf(buf, 16, "%uh%02um", s / 3600, s / 60 % 60);
     else if (s >= 60)
-        snprintf(buf, 16, "%lldm%02llds", s / 60, s % 60);
+        snprintf(buf, 16, "%um%02us", s / 60, s % 60);
     else
-        snprintf(buf, 16, "%llds", s);
+        snprintf(buf, 16, "%us", s);
     return buf;
 }

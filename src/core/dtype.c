@@ -9,8 +9,9 @@ static const struct {
     const char *name;
     size_t size;
 } types[DT_COUNT] = {
-    [DT_F32] = {"F32", 4}, [DT_F64] = {"F64", 8}, [DT_F16] = {"F16", 2}, [DT_BF16] = {"BF16", 2}, [DT_I8] = {"I8", 1},
-    [DT_U8] = {"U8", 1},   [DT_I16] = {"I16", 2}, [DT_I32] = {"I32", 4}, [DT_I64] = {"I64", 8},   [DT_BOOL] = {"BOOL", 1},
+    [DT_F32] = {"F32", 4}, [DT_F64] = {"F64", 8},   [DT_F16] = {"F16", 2}, [DT_BF16] = {"BF16", 2},
+    [DT_I8] = {"I8", 1},   [DT_U8] = {"U8", 1},     [DT_I16] = {"I16", 2}, [DT_I32] = {"I32", 4},
+    [DT_I64] = {"I64", 8}, [DT_BOOL] = {"BOOL", 1},
 };
 
 size_t dtype_size(dtype t) { return types[t].size; }
@@ -52,7 +53,8 @@ f16 f16_from_f32(float f) {
     if (magnitude < 0x38800000u) {                              /* below 2^-14: a subnormal half */
         float m;
         memcpy(&m, &magnitude, 4);
-        m += 0.5f; /* the last bit of 0.5's binade is 2^-24, so the addition rounds to nearest even */
+        m +=
+            0.5f; /* the last bit of 0.5's binade is 2^-24, so the addition rounds to nearest even */
         uint32_t r;
         memcpy(&r, &m, 4);
         return (f16)(sign | (r - 0x3f000000u));

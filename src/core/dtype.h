@@ -8,11 +8,23 @@
 typedef uint16_t bf16; /* bits of a bfloat16 */
 typedef uint16_t f16;  /* bits of an IEEE half */
 
-typedef enum dtype { DT_F32, DT_F64, DT_F16, DT_BF16, DT_I8, DT_U8, DT_I16, DT_I32, DT_I64, DT_BOOL, DT_COUNT } dtype;
+typedef enum dtype {
+    DT_F32,
+    DT_F64,
+    DT_F16,
+    DT_BF16,
+    DT_I8,
+    DT_U8,
+    DT_I16,
+    DT_I32,
+    DT_I64,
+    DT_BOOL,
+    DT_COUNT
+} dtype;
 
 size_t dtype_size(dtype t);
-const char *dtype_name(dtype t);                  /* safetensors spelling: "F32", "BF16", "I64", "BOOL"... */
-int dtype_parse(const char *name, dtype *out);    /* 1 if known */
+const char *dtype_name(dtype t); /* safetensors spelling: "F32", "BF16", "I64", "BOOL"... */
+int dtype_parse(const char *name, dtype *out); /* 1 if known */
 
 static inline float bf16_to_f32(bf16 x) {
     uint32_t u = (uint32_t)x << 16;

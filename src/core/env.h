@@ -9,7 +9,7 @@ typedef enum env_key {
     ENV_COUNT
 } env_key;
 
-const char *env_get(env_key k);          /* NULL when unset or empty */
+const char *env_get(env_key k); /* NULL when unset or empty */
 const char *env_name(env_key k);
 const char *env_help(env_key k);
 

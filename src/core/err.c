@@ -66,7 +66,8 @@ const char *err_name(err code) {
     switch (code) {
     case ERR_OK: return "ok";
 #define X(name, text)                                                                              \
-    case name: return text;
+    case name:                                                                                     \
+        return text;
 #include "core/err.def"
 #undef X
     case ERR_COUNT: break;

@@ -14,7 +14,7 @@ typedef enum err {
     ERR_COUNT
 } err;
 
-#define MUST_CHECK __attribute__((warn_unused_result))
+#define MUST_CHECK             __attribute__((warn_unused_result))
 #define PRINTF_LIKE(fmt, args) __attribute__((format(printf, fmt, args)))
 
 /* Sets this thread's text and returns code, so that `return err_set(ERR_IO, "...")` is the idiom.

@@ -10,18 +10,26 @@
 #include <stdint.h>
 #include <stdio.h>
 
-typedef struct file_map { const uint8_t *data; size_t size; int fd; } file_map;
-MUST_CHECK err file_map_open(file_map *out, const char *path); /* empty file: size 0, data non-NULL */
+typedef struct file_map {
+    const uint8_t *data;
+    size_t size;
+    int fd;
+} file_map;
+MUST_CHECK err file_map_open(file_map *out,
+                             const char *path); /* empty file: size 0, data non-NULL */
 void file_map_close(file_map *m);
 /* Whole file, NUL-terminated beyond its size; free with mem_free. */
 MUST_CHECK err file_read(const char *path, char **data, size_t *size);
 
 typedef struct file_writer file_writer;
-MUST_CHECK err file_writer_open(file_writer **out, const char *path); /* writes beside path */
+MUST_CHECK err file_writer_open(file_writer **out, const char *path);  /* writes beside path */
 MUST_CHECK err file_write(file_writer *w, const void *data, size_t n); /* buffered */
 MUST_CHECK err file_printf(file_writer *w, const char *fmt, ...) PRINTF_LIKE(2, 3);
-MUST_CHECK err file_commit(file_writer **w); /* sync, rename; frees w also on failure, target untouched */
-void file_abort(file_writer **w);            /* removes what was written; NULL inside is fine */
+MUST_CHECK err
+file_commit(file_writer **w); /* sync, rename; frees w also on failure, target untouched */
+/* The n bytes to an open descriptor: one write(2) unless the kernel takes only a part; path is for the error. */
+MUST_CHECK err file_write_fd(int fd, const void *data, size_t n, const char *path);
+void file_abort(file_writer **w); /* removes what was written; NULL inside is fine */
 
 /* A folder built beside path and renamed into place as one: path must not exist at commit. */
 MUST_CHECK err file_dir_begin(const char *path, char *tmp, size_t n); /* tmp: the folder to fill */

@@ -11,8 +11,8 @@ void log_set_level(log_level level);
 int log_parse_level(const char *name, log_level *out); /* debug, info, warn, error; 1 if known */
 void log_line(log_level level, const char *fmt, ...) PRINTF_LIKE(2, 3);
 #define log_debug(...) log_line(LOG_DEBUG, __VA_ARGS__)
-#define log_info(...) log_line(LOG_INFO, __VA_ARGS__)
-#define log_warn(...) log_line(LOG_WARN, __VA_ARGS__)
+#define log_info(...)  log_line(LOG_INFO, __VA_ARGS__)
+#define log_warn(...)  log_line(LOG_WARN, __VA_ARGS__)
 #define log_error(...) log_line(LOG_ERROR, __VA_ARGS__)
 
 #endif

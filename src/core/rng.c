@@ -7,7 +7,8 @@
 #include <math.h>
 
 void rng_philox(const uint32_t counter[4], const uint32_t key[2], uint32_t out[4]) {
-    uint32_t c0 = counter[0], c1 = counter[1], c2 = counter[2], c3 = counter[3], k0 = key[0], k1 = key[1];
+    uint32_t c0 = counter[0], c1 = counter[1], c2 = counter[2], c3 = counter[3], k0 = key[0],
+             k1 = key[1];
     for (int round = 0; round < 10; round++) {
         uint64_t p0 = (uint64_t)0xD2511F53u * c0, p1 = (uint64_t)0xCD9E8D57u * c2;
         c0 = (uint32_t)(p1 >> 32) ^ c1 ^ k0;
@@ -30,7 +31,8 @@ static uint64_t mix(uint64_t x) {
 static void block(uint64_t seed, uint32_t stream, uint64_t a, uint64_t b, uint64_t out[2]) {
     uint64_t k = mix(seed + 0x9e3779b97f4a7c15u * ((uint64_t)stream + 1));
     const uint32_t key[2] = {(uint32_t)k, (uint32_t)(k >> 32)};
-    const uint32_t counter[4] = {(uint32_t)a, (uint32_t)(a >> 32), (uint32_t)b, (uint32_t)(b >> 32)};
+    const uint32_t counter[4] = {(uint32_t)a, (uint32_t)(a >> 32), (uint32_t)b,
+                                 (uint32_t)(b >> 32)};
     uint32_t w[4];
     rng_philox(counter, key, w);
     out[0] = (uint64_t)w[1] << 32 | w[0];

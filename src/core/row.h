@@ -7,7 +7,8 @@
 #include <stdint.h>
 
 typedef struct row_file row_file;
-MUST_CHECK err row_open(row_file **out, const char *path); /* appends; creates; mends a cut last line */
+MUST_CHECK err row_open(row_file **out,
+                        const char *path); /* appends; creates; mends a cut last line */
 void row_close(row_file *f);
 void row_begin(row_file *f);
 void row_int(row_file *f, const char *key, int64_t v);
@@ -15,7 +16,8 @@ void row_real(row_file *f, const char *key, double v);
 void row_text(row_file *f, const char *key, const char *v);
 void row_reals(row_file *f, const char *key, const double *v, int n);
 MUST_CHECK err row_end(row_file *f);
-/* Removes rows at the end whose integer field key is greater than max (a resumed run repeats them). */
+/* Removes rows at the end whose integer field key is greater than max (a resumed run repeats them), from the
+ * first of them on. An absent file is fine. */
 MUST_CHECK err row_trim(const char *path, const char *key, int64_t max);
 
 #endif

@@ -9,7 +9,8 @@
 #include <string.h>
 
 err str_add(str *b, const void *bytes, size_t n) {
-    if (n >= SIZE_MAX - b->n) return err_set(ERR_MEMORY, "a text of %zu and %zu more bytes cannot be addressed", b->n, n);
+    if (n >= SIZE_MAX - b->n)
+        return err_set(ERR_MEMORY, "a text of %zu and %zu more bytes cannot be addressed", b->n, n);
     TRY(mem_grow(&b->s, &b->cap, b->n + n + 1, 1));
     if (n) memcpy(b->s + b->n, bytes, n);
     b->n += n;
@@ -56,7 +57,8 @@ static int distance(const char *a, size_t na, const char *b, size_t nb) {
             int best = last[j - 1] + (a[i - 1] != b[j - 1]);
             if (last[j] + 1 < best) best = last[j] + 1;
             if (now[j - 1] + 1 < best) best = now[j - 1] + 1;
-            if (i > 1 && j > 1 && a[i - 1] == b[j - 2] && a[i - 2] == b[j - 1] && before[j - 2] + 1 < best)
+            if (i > 1 && j > 1 && a[i - 1] == b[j - 2] && a[i - 2] == b[j - 1] &&
+                before[j - 2] + 1 < best)
                 best = before[j - 2] + 1;
             now[j] = best;
         }

@@ -4,7 +4,10 @@
 #include "core/err.h"
 #include <stddef.h>
 
-typedef struct str { char *s; size_t n, cap; } str; /* s is NUL-terminated once anything was added */
+typedef struct str {
+    char *s;
+    size_t n, cap;
+} str; /* s is NUL-terminated once anything was added */
 MUST_CHECK err str_add(str *b, const void *bytes, size_t n);
 MUST_CHECK err str_printf(str *b, const char *fmt, ...) PRINTF_LIKE(2, 3);
 void str_clear(str *b); /* keeps the buffer */

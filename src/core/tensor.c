@@ -30,13 +30,16 @@ static const char *shape_text(int ndim, const int64_t *dim, char *buf, size_t n)
     return buf;
 }
 
-const char *tensor_shape_text(const tensor *t, char *buf, size_t n) { return shape_text(t->ndim, t->dim, buf, n); }
+const char *tensor_shape_text(const tensor *t, char *buf, size_t n) {
+    return shape_text(t->ndim, t->dim, buf, n);
+}
 
 err tensor_expect(const tensor *t, int ndim, const int64_t *dim) {
     int same = t->ndim == ndim;
     for (int i = 0; same && i < ndim; i++) same = dim[i] < 0 || dim[i] == t->dim[i];
     if (same) return ERR_OK;
     char have[192], want[192];
-    return err_set(ERR_SHAPE, "tensor '%s' has shape %s where %s is needed", t->name ? t->name : "?",
-                   tensor_shape_text(t, have, sizeof have), shape_text(ndim, dim, want, sizeof want));
+    return err_set(ERR_SHAPE, "tensor '%s' has shape %s where %s is needed",
+                   t->name ? t->name : "?", tensor_shape_text(t, have, sizeof have),
+                   shape_text(ndim, dim, want, sizeof want));
 }

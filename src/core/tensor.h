@@ -13,7 +13,7 @@ typedef struct tensor {
     const void *data; /* any alignment: read through dtype_to_f32 or memcpy */
 } tensor;
 
-int64_t tensor_count(const tensor *t);  /* product of extents (1 for ndim 0) */
+int64_t tensor_count(const tensor *t); /* product of extents (1 for ndim 0) */
 size_t tensor_bytes(const tensor *t);
 /* "[3, 576]" into buf; returns buf. */
 const char *tensor_shape_text(const tensor *t, char *buf, size_t n);
