@@ -177,8 +177,12 @@ bench: $(bench_bins) ## build and run bench/*.c
 	@if [ -z '$(bench_bins)' ]; then echo 'bench: no benches yet'; fi
 	@for b in $(bench_bins); do echo "== $$b"; $$b || exit 1; done
 
-bundle: all ## build/bundle: the program with its libraries, for machines without them
-	@tools/bundle.sh $(BUILD)/paceline $(BUILD)/bundle
+# Linked once more, to look for its libraries in lib/ beside it (and theirs too: hence not RUNPATH).
+$(BUILD)/paceline-bundle: $(BUILD)/obj/src/cli/main.o $(call archives,cli)
+	$(CC) $(LDFLAGS_ALL) -Wl,--disable-new-dtags -Wl,-rpath,'$$ORIGIN/lib' -o $@ $^ $(LIBS)
+
+bundle: $(BUILD)/paceline-bundle ## build/bundle: the program with its libraries, for machines without them
+	@CC='$(CC)' tools/bundle.sh $< $(BUILD)/bundle
 
 bundle-check: bundle ## run the bundle where none of its libraries are
 	@tools/bundle_check.sh $(BUILD)/bundle
@@ -191,7 +195,7 @@ install: all ## PREFIX and DESTDIR say where
 kernels-check: ## compile every device kernel with NVRTC, no GPU needed
 	@tools/kernels_check.sh '$(CC)' '$(BUILD)' '$(NVRTC_ARCHS)' $(kernels)
 
-compile_commands.json: FORCE ## for editors
+compile_commands.json: FORCE ## flags of every file, for editors
 	@tools/compile_commands.sh '$(CC) $(CFLAGS_ALL)' $(sources) $(support) $(test_sources) $(bench_sources) > $@
 	@echo 'wrote $@'
 
@@ -199,4 +203,4 @@ clean: ## remove the build folder
 	rm -rf $(BUILD) compile_commands.json
 
 help: ## this list
-	@sed -n 's/^\([a-z_.-]*\):.*## \(.*\)/  make \1|\2/p' Makefile | awk -F'|' '{ printf "%-28s %s\n", $$1, $$2 }'
+	@sed -n 's/^\([a-z_.-]*\):.*## \(.*\)/  make \1|\2/p' Makefile | awk -F'|' '{ printf "%-30s %s\n", $$1, $$2 }'
