@@ -6,6 +6,7 @@
 #define DEV_DEV_H
 #include "core/err.h"
 #include "core/pool.h"
+#include <stddef.h>
 #include <stdint.h>
 
 typedef struct dev dev;
