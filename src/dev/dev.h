@@ -13,15 +13,15 @@ typedef struct dev dev;
 typedef enum dev_isa { DEV_ISA_PORTABLE, DEV_ISA_AVX2, DEV_ISA_AVX512, DEV_ISA_COUNT } dev_isa;
 
 typedef struct dev_config {
-    int threads;       /* 0: PACELINE_THREADS, else usable CPUs */
-    const char *blas;  /* NULL: PACELINE_BLAS, else the first serial CBLAS found; "none": plain C */
+    int threads;      /* 0: PACELINE_THREADS, else usable CPUs */
+    const char *blas; /* NULL: PACELINE_BLAS, else the first serial CBLAS found; "none": plain C */
 } dev_config;
 
 MUST_CHECK err dev_open_cpu(dev **out, const dev_config *cfg);
 void dev_close(dev *d);
 pool *dev_pool(const dev *d);
 int dev_threads(const dev *d);
-dev_isa dev_get_isa(const dev *d);       /* widest usable here, bounded by PACELINE_ISA */
+dev_isa dev_get_isa(const dev *d); /* widest usable here, bounded by PACELINE_ISA */
 const char *dev_isa_name(dev_isa isa);
 /* Path of the CBLAS in use, or "plain C"; and why, when a library was found and not taken. */
 const char *dev_blas_path(const dev *d);
@@ -30,6 +30,6 @@ const char *dev_blas_note(const dev *d);
  * Grown only outside tasks: call dev_scratch_reserve before pool_run. */
 MUST_CHECK err dev_scratch_reserve(dev *d, size_t bytes_per_thread);
 void *dev_scratch(const dev *d, int thread);
-size_t dev_bytes(const dev *d);          /* all memory this handle holds */
+size_t dev_bytes(const dev *d); /* all memory this handle holds */
 
 #endif

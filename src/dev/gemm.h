@@ -10,11 +10,14 @@
 
 typedef struct gemm_args {
     int64_t m, n, k;
-    int ta, tb;                    /* 1: A is stored [k, m]; B is stored [n, k] */
+    int ta, tb; /* 1: A is stored [k, m]; B is stored [n, k] */
     float alpha, beta;
-    const float *a; int64_t lda;   /* leading dimensions in elements */
-    const float *b; int64_t ldb;
-    float *c; int64_t ldc;
+    const float *a;
+    int64_t lda; /* leading dimensions in elements */
+    const float *b;
+    int64_t ldb;
+    float *c;
+    int64_t ldc;
 } gemm_args;
 
 MUST_CHECK err gemm_f32(dev *d, const gemm_args *g);

@@ -19,9 +19,9 @@
 enum { PACKED_PANEL = 16, PACKED_CHUNK = 256 };
 
 typedef struct packed {
-    dtype type;     /* DT_BF16 or DT_F32 */
-    int64_t n, k;   /* outputs, inputs */
-    void *data;     /* [ceil(n/16)][k][16] of type, in the arena it was made in */
+    dtype type;   /* DT_BF16 or DT_F32 */
+    int64_t n, k; /* outputs, inputs */
+    void *data;   /* [ceil(n/16)][k][16] of type, in the arena it was made in */
 } packed;
 
 size_t packed_bytes(dtype type, int64_t n, int64_t k);
@@ -33,11 +33,13 @@ void packed_row(const packed *w, int64_t row, float *dst);
 /* W[row0..row0+rows) as fp32 [rows, k], for gemm tiles. */
 void packed_rows(const packed *w, int64_t row0, int64_t rows, float *dst, int64_t ld);
 /* y[m, ldy] = x[m, ldx] W^T. Every row's bits as defined above. m >= 0. */
-MUST_CHECK err packed_matmul(dev *d, const packed *w, const float *x, int64_t ldx, int64_t m, float *y, int64_t ldy);
+MUST_CHECK err packed_matmul(dev *d, const packed *w, const float *x, int64_t ldx, int64_t m,
+                             float *y, int64_t ldy);
 /* The same for outputs n0..n1-1 only (n0 a multiple of 16), y[m][0..n1-n0): vocabulary tiles of the head. */
-MUST_CHECK err packed_matmul_part(dev *d, const packed *w, int64_t n0, int64_t n1, const float *x, int64_t ldx, int64_t m, float *y,
-                                  int64_t ldy);
+MUST_CHECK err packed_matmul_part(dev *d, const packed *w, int64_t n0, int64_t n1, const float *x,
+                                  int64_t ldx, int64_t m, float *y, int64_t ldy);
 /* One thread, plain loops: the definition. */
-void packed_matmul_ref(const packed *w, const float *x, int64_t ldx, int64_t m, float *y, int64_t ldy);
+void packed_matmul_ref(const packed *w, const float *x, int64_t ldx, int64_t m, float *y,
+                       int64_t ldy);
 
 #endif

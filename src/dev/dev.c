@@ -1,0 +1,122 @@
+/* The CPU device handle: threads, instruction set, matrix library, scratch.
+ *
+ * Everything is decided once, when a handle is opened, and can be asked for afterwards; nothing is
+ * looked up again while a computation runs. Handles share nothing, so several may live side by side.
+ * Work itself is in gemm.c and packed.c; this file computes nothing. */
+#include "dev/dev.h"
+#include "core/arena.h"
+#include "core/env.h"
+#include "dev/dev_private.h"
+#include <stdlib.h>
+#include <string.h>
+#if defined(__x86_64__)
+#include <cpuid.h>
+#endif
+
+static const char *const isa_names[DEV_ISA_COUNT] = {"portable", "avx2", "avx512"};
+
+const char *dev_isa_name(dev_isa isa) { return isa_names[isa]; }
+
+/* The widest set that the CPU and the system offer; *fma: fused multiply-add for the portable forms. */
+static dev_isa widest(int *fma) {
+#if defined(__x86_64__)
+    unsigned eax, ebx, ecx = 0, edx;
+    int f16c = __get_cpuid(1, &eax, &ebx, &ecx, &edx) && (ecx & bit_F16C);
+    __builtin_cpu_init();
+    *fma = __builtin_cpu_supports("avx") && __builtin_cpu_supports("fma");
+    if (!*fma || !f16c || !__builtin_cpu_supports("avx2")) return DEV_ISA_PORTABLE;
+    if (__builtin_cpu_supports("avx512f") && __builtin_cpu_supports("avx512bw") &&
+        __builtin_cpu_supports("avx512vl") && __builtin_cpu_supports("avx512dq"))
+        return DEV_ISA_AVX512;
+    return DEV_ISA_AVX2;
+#else
+    *fma = 0;
+    return DEV_ISA_PORTABLE;
+#endif
+}
+
+static err choose_isa(dev *d) {
+    d->isa = widest(&d->fma);
+    const char *bound = env_get(ENV_PACELINE_ISA);
+    if (!bound) return ERR_OK;
+    for (int i = 0; i < DEV_ISA_COUNT; i++) {
+        if (strcmp(bound, isa_names[i]) != 0) continue;
+        if ((dev_isa)i < d->isa) d->isa = (dev_isa)i;
+        return ERR_OK;
+    }
+    return err_set(ERR_USAGE, "PACELINE_ISA is '%s'; it must be portable, avx2 or avx512", bound);
+}
+
+static err choose_threads(dev *d, int asked) {
+    d->threads = asked;
+    if (asked) return ERR_OK;
+    const char *text = env_get(ENV_PACELINE_THREADS);
+    if (!text) {
+        d->threads = pool_cpus();
+        return ERR_OK;
+    }
+    char *end;
+    long n = strtol(text, &end, 10);
+    if (*end || n < 1 || n > 1024)
+        return err_set(ERR_USAGE, "PACELINE_THREADS is '%s'; it must be a number from 1 to 1024",
+                       text);
+    d->threads = (int)n;
+    return ERR_OK;
+}
+
+err dev_open_cpu(dev **out, const dev_config *cfg) {
+    *out = NULL;
+    dev *d;
+    TRY(mem_new(1, sizeof *d, &d));
+    err e;
+    TRY_GOTO(choose_isa(d), failed);
+    TRY_GOTO(choose_threads(d, cfg ? cfg->threads : 0), failed);
+    TRY_GOTO(pool_create(&d->pool, d->threads), failed);
+    TRY_GOTO(mem_new((size_t)d->threads, sizeof *d->scratch, &d->scratch), failed);
+    TRY_GOTO(blas__open(&d->blas, cfg ? cfg->blas : NULL, d->pool), failed);
+    *out = d;
+    return ERR_OK;
+failed:
+    dev_close(d);
+    return e;
+}
+
+void dev_close(dev *d) {
+    if (!d) return;
+    blas__close(&d->blas);
+    pool_destroy(d->pool);
+    for (int i = 0; d->scratch && i < d->threads; i++) free(d->scratch[i]);
+    mem_free(d->scratch);
+    mem_free(d);
+}
+
+pool *dev_pool(const dev *d) { return d->pool; }
+int dev_threads(const dev *d) { return d->threads; }
+dev_isa dev_get_isa(const dev *d) { return d->isa; }
+const char *dev_blas_path(const dev *d) { return d->blas.path; }
+const char *dev_blas_note(const dev *d) { return d->blas.note; }
+
+err dev_scratch_reserve(dev *d, size_t bytes_per_thread) {
+    if (bytes_per_thread <= d->scratch_bytes) return ERR_OK;
+    size_t bytes = (bytes_per_thread + 4095) & ~(size_t)4095;
+    d->scratch_bytes = 0;
+    for (int i = 0; i < d->threads; i++) {
+        free(d->scratch[i]);
+        d->scratch[i] = NULL;
+    }
+    for (int i = 0; i < d->threads; i++) {
+        if (bytes >= bytes_per_thread) d->scratch[i] = aligned_alloc(64, bytes);
+        if (d->scratch[i]) continue;
+        return err_set(ERR_MEMORY,
+                       "no memory for %d scratch blocks of %zu bytes; use fewer threads",
+                       d->threads, bytes_per_thread);
+    }
+    d->scratch_bytes = bytes;
+    return ERR_OK;
+}
+
+void *dev_scratch(const dev *d, int thread) { return d->scratch[thread]; }
+
+size_t dev_bytes(const dev *d) {
+    return sizeof *d + (size_t)d->threads * (sizeof *d->scratch + d->scratch_bytes);
+}
