@@ -9,6 +9,7 @@
 #ifndef DATA_DATA_H
 #define DATA_DATA_H
 #include "core/arena.h"
+#include "core/str.h"
 #include "text/chat.h"
 
 typedef struct data_config {

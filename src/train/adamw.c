@@ -1,0 +1,102 @@
+/* AdamW: one pass for the norm, one for the update, both over fixed chunks of the flat buffer.
+ *
+ * The arithmetic follows the usual definition element by element in fp32, with the two bias corrections and the step
+ * size made in double. Gaps between tensors are zero in every buffer and stay zero.
+ * It decides nothing about when to stop; the caller counts bad steps. */
+#include "train/adamw.h"
+#include <assert.h>
+#include <float.h>
+#include <math.h>
+
+enum { CHUNK = 16384 };
+
+static int64_t chunks(const drafter_layout *l) { return (l->total + CHUNK - 1) / CHUNK; }
+
+size_t adamw_bytes(const drafter_layout *l) {
+    return 2 * ((size_t)l->total * sizeof(float) + 64) + (size_t)chunks(l) * sizeof(double) + 64;
+}
+
+err adamw_create(adamw *out, const drafter_layout *layout, const adamw_config *cfg, arena *a) {
+    *out = (adamw){.cfg = *cfg, .layout = layout};
+    TRY(arena_alloc(a, (size_t)layout->total, sizeof(float), &out->m));
+    TRY(arena_alloc(a, (size_t)layout->total, sizeof(float), &out->v));
+    return arena_alloc(a, (size_t)chunks(layout), sizeof(double), &out->partial);
+}
+
+typedef struct job {
+    adamw *w;
+    float *params;
+    const float *grads;
+    float g_scale; /* 1 / sum of weights, times the clip */
+    float keep1, take1, keep2, take2, step_size, root2, eps, shrink;
+} job;
+
+static err norm_task(void *ctx, int64_t task, int thread) {
+    (void)thread;
+    job *j = ctx;
+    const int64_t total = j->w->layout->total, start = task * CHUNK;
+    const int64_t end = start + CHUNK < total ? start + CHUNK : total;
+    double sum[4] = {0};
+    for (int64_t i = start; i + 4 <= end; i += 4)
+        for (int k = 0; k < 4; k++) sum[k] += (double)j->grads[i + k] * (double)j->grads[i + k];
+    assert((end - start) % 4 == 0); /* totals are multiples of 16 */
+    j->w->partial[task] = (sum[0] + sum[1]) + (sum[2] + sum[3]);
+    return ERR_OK;
+}
+
+/* Elements start..end-1 of the buffer, which belong to one tensor. */
+static void update(const job *j, int64_t start, int64_t end, float shrink) {
+    float *p = j->params, *m = j->w->m, *v = j->w->v;
+    for (int64_t i = start; i < end; i++) {
+        float g = j->grads[i] * j->g_scale;
+        float mi = j->keep1 * m[i] + j->take1 * g;
+        float vi = j->keep2 * v[i] + j->take2 * (g * g);
+        m[i] = mi;
+        v[i] = vi;
+        p[i] = p[i] * shrink - j->step_size * (mi / (sqrtf(vi) / j->root2 + j->eps));
+    }
+}
+
+static err update_task(void *ctx, int64_t task, int thread) {
+    (void)thread;
+    job *j = ctx;
+    const drafter_layout *l = j->w->layout;
+    const int64_t start = task * CHUNK, end = start + CHUNK;
+    for (int i = 0; i < l->n; i++) {
+        int64_t from = l->t[i].offset, to = from + l->t[i].count;
+        if (to <= start) continue;
+        if (from >= end) break;
+        update(j, from > start ? from : start, to < end ? to : end,
+               l->t[i].decay ? j->shrink : 1.0f);
+    }
+    return ERR_OK;
+}
+
+err adamw_step(adamw *w, dev *d, double lr, double scale, float *params, const float *grads,
+               adamw_report *report) {
+    const adamw_config *c = &w->cfg;
+    job j = {.w = w, .params = params, .grads = grads};
+    TRY(pool_run(dev_pool(d), chunks(w->layout), norm_task, &j));
+    double sum = 0;
+    for (int64_t i = 0; i < chunks(w->layout); i++) sum += w->partial[i];
+    double norm = sqrt(sum) * fabs(scale);
+    /* The epsilon keeps the clipped norm at or below the limit, as torch's clip does. */
+    double clip = c->clip > 0 && norm > c->clip ? c->clip / (norm + 1e-6) : 1;
+    *report = (adamw_report){.grad_norm = norm, .clip_scale = clip};
+    double used = norm * clip;
+    if (!isfinite(norm) || !isfinite(scale) || used * used > (double)FLT_MAX) {
+        report->bad = 1;
+        return ERR_OK;
+    }
+    w->steps++;
+    j.g_scale = (float)(scale * clip);
+    j.keep1 = (float)c->beta1;
+    j.take1 = (float)(1 - c->beta1);
+    j.keep2 = (float)c->beta2;
+    j.take2 = (float)(1 - c->beta2);
+    j.step_size = (float)(lr / (1 - pow(c->beta1, (double)w->steps)));
+    j.root2 = (float)sqrt(1 - pow(c->beta2, (double)w->steps));
+    j.eps = (float)c->eps;
+    j.shrink = (float)(1 - lr * c->weight_decay);
+    return pool_run(dev_pool(d), chunks(w->layout), update_task, &j);
+}
