@@ -58,8 +58,8 @@ static err unknown_section(const char *where, const char *section) {
             return err_set(ERR_RECIPE, "%s: '%s' is written as '%s: {%s: ...}' in a recipe", where,
                            section, specs[f].section, specs[f].key);
         if (strcmp(section, specs[f].key) == 0)
-            return err_set(ERR_RECIPE, "%s: unknown section '%s'; did you mean %s?", where, section,
-                           specs[f].name);
+            return err_set(ERR_RECIPE, "%s: unknown section '%s'; did you mean the key %s?", where,
+                           section, specs[f].name);
     }
     const char *near = str_nearest(section, names, n);
     return err_set(ERR_RECIPE, "%s: unknown section '%.80s'%s%s%s", where, section,

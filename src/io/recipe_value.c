@@ -91,7 +91,8 @@ static const char *number_hint(const recipe_scalar *s, int whole) {
 const char *recipe__real_text(double v, char buf[40]) {
     for (int precision = 1; precision <= 17; precision++) {
         snprintf(buf, 40, "%.*g", precision, v);
-        if (strtod(buf, NULL) == v) break;
+        int exponent = strstr(buf, "e+") && fabs(v) < 1e15; /* 10 rather than 1e+01 */
+        if (strtod(buf, NULL) == v && !exponent) break;
     }
     return buf;
 }

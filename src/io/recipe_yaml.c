@@ -97,6 +97,7 @@ static err read_scalar(walk *w, recipe_scalar *s) {
 /* The value that the present event begins, up to its end. name: the field, for sentences. */
 static err read_node(walk *w, const char *name, recipe_node *node) {
     char what[160];
+    *node = (recipe_node){0};
     TRY(where_of(w, w->event.start_mark, &node->where));
     if (w->event.type == YAML_SCALAR_EVENT) {
         node->n = 1;
@@ -128,7 +129,7 @@ static err read_node(walk *w, const char *name, recipe_node *node) {
 
 static err read_field(walk *w, const char *section) {
     recipe_scalar key;
-    recipe_node node = {0};
+    recipe_node node;
     recipe_field f;
     if (w->event.type != YAML_SCALAR_EVENT) return refuse(w, "a field's name must be plain text");
     TRY(read_scalar(w, &key));
@@ -230,14 +231,18 @@ err recipe__read_override(recipe *r, const char *base, const char *text) {
     char name[128];
     recipe_field f;
     TRY(recipe__text(r, &w.override, "command line: %s", text));
-    const char *equal = strchr(text, '='),
-               *dot = equal ? memchr(text, '.', (size_t)(equal - text)) : NULL;
-    if (!dot || (size_t)(equal - text) >= sizeof name)
+    const char *equal = strchr(text, '=');
+    if (!equal || (size_t)(equal - text) >= sizeof name)
         return err_set(ERR_RECIPE, "%s: a recipe key is set as section.key=value", w.override);
     memcpy(name, text, (size_t)(equal - text));
     name[equal - text] = 0;
-    name[dot - text] = 0;
-    TRY(recipe__find(w.override, name, name + (dot - text) + 1, &f));
+    char *dot = strchr(name, '.');
+    if (!dot) {
+        TRY(recipe__find(w.override, name, NULL, &f)); /* suggests the field when name is a key */
+        return err_set(ERR_RECIPE, "%s: a recipe key is set as section.key=value", w.override);
+    }
+    *dot = 0;
+    TRY(recipe__find(w.override, name, dot + 1, &f));
     if (r->values[f].origin == FROM_OVERRIDE)
         return err_set(ERR_RECIPE, "%s: %s was given already, in %s", w.override,
                        recipe__spec(f)->name, r->values[f].where);
