@@ -12,13 +12,14 @@ typedef struct attend_in {
     int64_t batch, q_heads, kv_heads, q_len, kv_len, dim, v_dim;
     dtype type;
     const void *q, *k, *v;
-    const float *d_o;    /* fp32; NULL: not given */
-    const float *d_lse;  /* NULL: not given */
+    const float *d_o;   /* fp32; NULL: not given */
+    const float *d_lse; /* NULL: not given */
 } attend_in;
 
 /* From --in (tensors by name) or --random B,Hq,Hkv,L,S,D with --type and --seed; file is the opened --in or NULL.
  * Memory from a. backward 1 with --random also draws do. */
-MUST_CHECK err attend_in_load(attend_in *in, const args *a, const st_file *file, int backward, arena *mem);
+MUST_CHECK err attend_in_load(attend_in *in, const args *a, const st_file *file, int backward,
+                              arena *mem);
 /* A contiguous [B, heads, rows, dim] view. */
 flex_view attend_in_view(dtype type, const void *data, int64_t heads, int64_t rows, int64_t dim);
 

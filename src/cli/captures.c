@@ -6,47 +6,44 @@
 #include <ctype.h>
 #include <string.h>
 
-static int is_word(int c)
-{
-    return isalnum(c) || c == '_';
-}
+static int is_word(int c) { return isalnum(c) || c == '_'; }
 
-static int mentions(const char *text, const char *name)
-{
+static int mentions(const char *text, const char *name) {
     size_t n = strlen(name);
     for (const char *p = text; (p = strstr(p, name)); p++)
-        if ((p == text || !is_word((unsigned char)p[-1])) && !is_word((unsigned char)p[n])) return 1;
+        if ((p == text || !is_word((unsigned char)p[-1])) && !is_word((unsigned char)p[n]))
+            return 1;
     return 0;
 }
 
-static int find(const captures *c, const char *name, size_t len)
-{
+static int find(const captures *c, const char *name, size_t len) {
     for (int i = 0; i < c->n; i++)
         if (strlen(c->decl[i].name) == len && !memcmp(c->decl[i].name, name, len)) return i;
     return -1;
 }
 
-static err room(const captures *c)
-{
+static err room(const captures *c) {
     if (c->n < EXPR_MAX_CAPTURES) return ERR_OK;
     return err_set(ERR_RANGE, "the mask names more than %d captured values", EXPR_MAX_CAPTURES);
 }
 
-static int is_reserved(const char *name)
-{
-    return !strcmp(name, "q") || !strcmp(name, "k") || !strcmp(name, "v") || !strcmp(name, "do") || !strcmp(name, "dlse");
+static int is_reserved(const char *name) {
+    return !strcmp(name, "q") || !strcmp(name, "k") || !strcmp(name, "v") || !strcmp(name, "do") ||
+           !strcmp(name, "dlse");
 }
 
-static err add_array(captures *c, const tensor *t)
-{
+static err add_array(captures *c, const tensor *t) {
     expr_value *v = &c->value[c->n];
     TRY(room(c));
     if (t->ndim < 1 || t->ndim > EXPR_MAX_NDIM)
-        return err_set(ERR_SHAPE, "captured array '%s' has %d dimensions; 1 to %d are possible", t->name, t->ndim, EXPR_MAX_NDIM);
+        return err_set(ERR_SHAPE, "captured array '%s' has %d dimensions; 1 to %d are possible",
+                       t->name, t->ndim, EXPR_MAX_NDIM);
     c->decl[c->n].name = t->name;
     c->decl[c->n].ndim = t->ndim;
     c->decl[c->n].type =
-        t->type == DT_F32 || t->type == DT_F64 || t->type == DT_F16 || t->type == DT_BF16 ? EXPR_FLOAT : EXPR_INT;
+        t->type == DT_F32 || t->type == DT_F64 || t->type == DT_F16 || t->type == DT_BF16
+            ? EXPR_FLOAT
+            : EXPR_INT;
     v->type = t->type;
     for (int i = 0; i < t->ndim; i++) v->dim[i] = t->dim[i];
     v->data = t->data;
@@ -59,17 +56,18 @@ static err add_array(captures *c, const tensor *t)
     return ERR_OK;
 }
 
-static err add_scalar(captures *c, const char *let)
-{
+static err add_scalar(captures *c, const char *let) {
     const char *eq = strchr(let, '=');
     double real;
     int64_t whole;
     char *name;
     if (!eq || eq == let) return err_set(ERR_USAGE, "--let needs name=value, not '%s'", let);
     if (find(c, let, (size_t)(eq - let)) >= 0)
-        return err_set(ERR_USAGE, "'%.*s' is given twice (by --let, or by --let and as an array)", (int)(eq - let), let);
+        return err_set(ERR_USAGE, "'%.*s' is given twice (by --let, or by --let and as an array)",
+                       (int)(eq - let), let);
     TRY(room(c));
-    TRY(mem_new((size_t)(eq - let) + 1, 1, &c->copy[c->n])); /* holds the name: scalars have no data to copy */
+    TRY(mem_new((size_t)(eq - let) + 1, 1,
+                &c->copy[c->n])); /* holds the name: scalars have no data to copy */
     name = c->copy[c->n];
     memcpy(name, let, (size_t)(eq - let));
     c->decl[c->n].name = name;
@@ -83,14 +81,16 @@ static err add_scalar(captures *c, const char *let)
         c->decl[c->n].type = EXPR_FLOAT;
         c->value[c->n].scalar.f = (float)real;
     } else {
-        return err_set(ERR_USAGE, "--let %s: the value must be a whole number, a finite real, true or false", let);
+        return err_set(ERR_USAGE,
+                       "--let %s: the value must be a whole number, a finite real, true or false",
+                       let);
     }
     c->n++;
     return ERR_OK;
 }
 
-err captures_open(captures *c, const char *text, const st_file *file, const char *const *let, int n_let)
-{
+err captures_open(captures *c, const char *text, const st_file *file, const char *const *let,
+                  int n_let) {
     memset(c, 0, sizeof *c);
     for (int i = 0; file && i < safetensors_count(file); i++) {
         const tensor *t = safetensors_at(file, i);
@@ -102,8 +102,7 @@ err captures_open(captures *c, const char *text, const st_file *file, const char
     return expr_check_env(c->mask, &c->env);
 }
 
-void captures_close(captures *c)
-{
+void captures_close(captures *c) {
     expr_free(c->mask);
     for (int i = 0; i < EXPR_MAX_CAPTURES; i++) mem_free(c->copy[i]);
 }

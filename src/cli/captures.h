@@ -17,7 +17,8 @@ typedef struct captures {
 } captures;
 
 /* file may be NULL; let: n_let strings "name=value" (a whole number, a real, true or false). Compiles text as a mask. */
-MUST_CHECK err captures_open(captures *c, const char *text, const st_file *file, const char *const *let, int n_let);
+MUST_CHECK err captures_open(captures *c, const char *text, const st_file *file,
+                             const char *const *let, int n_let);
 void captures_close(captures *c);
 
 #endif

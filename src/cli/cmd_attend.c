@@ -10,7 +10,8 @@
 
 static const arg_spec spec[] = {
     {"--in", ARG_TEXT, "FILE", "safetensors with q, k, v (do, dlse); others are captured arrays"},
-    {"--random", ARG_TEXT, "B,Hq,Hkv,L,S,D", "draw q, k, v (and do) instead; --in then gives captures only"},
+    {"--random", ARG_TEXT, "B,Hq,Hkv,L,S,D",
+     "draw q, k, v (and do) instead; --in then gives captures only"},
     {"--type", ARG_TEXT, "f32|bf16", "type of drawn tensors (default f32)"},
     {"--seed", ARG_INT, "N", "seed of drawn tensors (default 1)"},
     {"--mask", ARG_TEXT, "E", "mask expression (default: everything visible)"},
@@ -20,7 +21,8 @@ static const arg_spec spec[] = {
     {"--out", ARG_TEXT, "FILE", "write o, lse and with --backward dq, dk, dv"},
     {"--device", ARG_TEXT, "cpu", "device (this build knows cpu)"},
     {"--threads", ARG_INT, "N", "CPU threads (default: usable CPUs)"},
-    {"--explain", ARG_FLAG, NULL, "print what was chosen and why, bytes taken, and what a dense run would take"},
+    {"--explain", ARG_FLAG, NULL,
+     "print what was chosen and why, bytes taken, and what a dense run would take"},
     {NULL, ARG_FLAG, NULL, NULL},
 };
 
@@ -37,11 +39,12 @@ typedef struct job {
     double plan_s, forward_s, backward_s;
 } job;
 
-static err outputs(job *j)
-{
+static err outputs(job *j) {
     const attend_in *in = &j->in;
-    int64_t rows = in->batch * in->q_heads * in->q_len, keys = in->batch * in->kv_heads * in->kv_len;
-    size_t ws = flex_forward_workspace(j->plan, dev_threads(j->d)), wb = flex_backward_workspace(j->plan, dev_threads(j->d));
+    int64_t rows = in->batch * in->q_heads * in->q_len,
+            keys = in->batch * in->kv_heads * in->kv_len;
+    size_t ws = flex_forward_workspace(j->plan, dev_threads(j->d)),
+           wb = flex_backward_workspace(j->plan, dev_threads(j->d));
     float *ones;
     TRY(arena_alloc(j->mem, (size_t)(rows * in->v_dim), sizeof(float), &j->io.o.data));
     TRY(arena_alloc(j->mem, (size_t)rows, sizeof(float), &j->io.lse));
@@ -49,7 +52,8 @@ static err outputs(job *j)
     j->io.q = attend_in_view(in->type, in->q, in->q_heads, in->q_len, in->dim);
     j->io.k = attend_in_view(in->type, in->k, in->kv_heads, in->kv_len, in->dim);
     j->io.v = attend_in_view(in->type, in->v, in->kv_heads, in->kv_len, in->v_dim);
-    j->io.o = (flex_out){j->io.o.data, in->q_heads * in->q_len * in->v_dim, in->q_len * in->v_dim, in->v_dim};
+    j->io.o = (flex_out){j->io.o.data, in->q_heads * in->q_len * in->v_dim, in->q_len * in->v_dim,
+                         in->v_dim};
     j->io.left = &j->left;
     if (!j->backward) return ERR_OK;
     if (!in->d_o) {
@@ -62,27 +66,36 @@ static err outputs(job *j)
     TRY(arena_alloc(j->mem, (size_t)(keys * in->v_dim), sizeof(float), &j->io.dv.data));
     j->io.d_o = attend_in_view(DT_F32, in->d_o, in->q_heads, in->q_len, in->v_dim);
     j->io.d_lse = in->d_lse;
-    j->io.dq = (flex_out){j->io.dq.data, in->q_heads * in->q_len * in->dim, in->q_len * in->dim, in->dim};
-    j->io.dk = (flex_out){j->io.dk.data, in->kv_heads * in->kv_len * in->dim, in->kv_len * in->dim, in->dim};
-    j->io.dv = (flex_out){j->io.dv.data, in->kv_heads * in->kv_len * in->v_dim, in->kv_len * in->v_dim, in->v_dim};
+    j->io.dq =
+        (flex_out){j->io.dq.data, in->q_heads * in->q_len * in->dim, in->q_len * in->dim, in->dim};
+    j->io.dk = (flex_out){j->io.dk.data, in->kv_heads * in->kv_len * in->dim, in->kv_len * in->dim,
+                          in->dim};
+    j->io.dv = (flex_out){j->io.dv.data, in->kv_heads * in->kv_len * in->v_dim,
+                          in->kv_len * in->v_dim, in->v_dim};
     return ERR_OK;
 }
 
-static err make_plan(job *j, const args *a)
-{
+static err make_plan(job *j, const args *a) {
     const attend_in *in = &j->in;
     double scale, t0 = clock_seconds();
     TRY(args_real(a, "--scale", 0, &scale));
-    flex_problem p = {.batch = in->batch, .q_heads = in->q_heads, .kv_heads = in->kv_heads, .q_len = in->q_len, .kv_len = in->kv_len,
-                      .dim = in->dim, .v_dim = in->v_dim, .type = in->type, .scale = (float)scale, .mask = j->cap.mask,
+    flex_problem p = {.batch = in->batch,
+                      .q_heads = in->q_heads,
+                      .kv_heads = in->kv_heads,
+                      .q_len = in->q_len,
+                      .kv_len = in->kv_len,
+                      .dim = in->dim,
+                      .v_dim = in->v_dim,
+                      .type = in->type,
+                      .scale = (float)scale,
+                      .mask = j->cap.mask,
                       .env = j->cap.mask ? &j->cap.env : NULL};
     TRY(flex_plan_create(&j->plan, j->d, &p, j->mem));
     j->plan_s = clock_seconds() - t0;
     return ERR_OK;
 }
 
-static err compute(job *j)
-{
+static err compute(job *j) {
     double t0 = clock_seconds();
     TRY(flex_forward(j->plan, j->d, &j->io));
     j->forward_s = clock_seconds() - t0;
@@ -93,8 +106,7 @@ static err compute(job *j)
     return ERR_OK;
 }
 
-static err write_out(const job *j, const char *path)
-{
+static err write_out(const job *j, const char *path) {
     const attend_in *in = &j->in;
     tensor t[5] = {
         {"o", DT_F32, 4, {in->batch, in->q_heads, in->q_len, in->v_dim}, j->io.o.data},
@@ -106,8 +118,7 @@ static err write_out(const job *j, const char *path)
     return safetensors_write(path, t, j->backward ? 5 : 2, NULL, 0);
 }
 
-static err explain(const job *j)
-{
+static err explain(const job *j) {
     str s = {0};
     char took[24], dense[24];
     arena_stats st;
@@ -115,32 +126,40 @@ static err explain(const job *j)
     if (e) return e;
     arena_get_stats(j->mem, &st);
     printf("%s", s.s ? s.s : "");
-    printf("taken      %s in all: inputs, outputs, block mask and workspace, and %s of device scratch\n",
-           str_bytes((double)st.peak, took), str_bytes((double)dev_bytes(j->d), dense));
-    printf("dense      %s for one fp32 score matrix, which is never made\n", str_bytes(flex_dense_bytes(j->plan), dense));
+    printf(
+        "taken      %s in all: inputs, outputs, block mask and workspace, and %s of device scratch\n",
+        str_bytes((double)st.peak, took), str_bytes((double)dev_bytes(j->d), dense));
+    printf("dense      %s for one fp32 score matrix, which is never made\n",
+           str_bytes(flex_dense_bytes(j->plan), dense));
     str_free(&s);
     return ERR_OK;
 }
 
-static void report(const job *j)
-{
+static void report(const job *j) {
     double sum = 0;
     int64_t n = j->in.batch * j->in.q_heads * j->in.q_len, empty = 0;
     for (int64_t i = 0; i < n; i++) {
-        if (isinf(j->io.lse[i])) empty++;
-        else sum += (double)j->io.lse[i];
+        if (isinf(j->io.lse[i]))
+            empty++;
+        else
+            sum += (double)j->io.lse[i];
     }
     printf("plan %.3f ms, forward %.3f ms", 1e3 * j->plan_s, 1e3 * j->forward_s);
     if (j->backward) printf(", backward %.3f ms", 1e3 * j->backward_s);
-    printf("; mean lse %.6f, rows that see nothing %lld\n", n > empty ? sum / (double)(n - empty) : 0.0, (long long)empty);
+    printf("; mean lse %.6f, rows that see nothing %lld\n",
+           n > empty ? sum / (double)(n - empty) : 0.0, (long long)empty);
     if (j->left)
-        fprintf(stderr, "paceline attend: a load left its array and gave 0, first at b %lld, h %lld, q %lld, kv %lld\n",
-                (long long)j->io.left_cell[0], (long long)j->io.left_cell[1], (long long)j->io.left_cell[2], (long long)j->io.left_cell[3]);
+        fprintf(
+            stderr,
+            "paceline attend: a load left its array and gave 0, first at b %lld, h %lld, q %lld, kv %lld\n",
+            (long long)j->io.left_cell[0], (long long)j->io.left_cell[1],
+            (long long)j->io.left_cell[2], (long long)j->io.left_cell[3]);
 }
 
-static err execute(job *j, const args *a)
-{
-    const char *let[ARGS_MAX_MANY], *in = args_text(a, "--in", NULL), *device = args_text(a, "--device", "cpu"), *mask = args_text(a, "--mask", NULL);
+static err execute(job *j, const args *a) {
+    const char *let[ARGS_MAX_MANY], *in = args_text(a, "--in", NULL),
+                                    *device = args_text(a, "--device", "cpu"),
+                                    *mask = args_text(a, "--mask", NULL);
     int n_let = args_many(a, "--let", let, ARGS_MAX_MANY);
     int64_t threads;
     j->backward = args_has(a, "--backward");
@@ -162,8 +181,7 @@ static err execute(job *j, const args *a)
     return ERR_OK;
 }
 
-static err run(const args *a)
-{
+static err run(const args *a) {
     job j = {0};
     err e = execute(&j, a);
     captures_close(&j.cap);
@@ -177,9 +195,10 @@ const command command_attend = {
     .name = "attend",
     .usage = "attend (--in T.safetensors | --random B,Hq,Hkv,L,S,D) [options]",
     .summary = "one attention problem: forward, LSE and gradients under any mask",
-    .details = "Example, a draft-block mask of 64 blocks of 16 over 1,024 context keys:\n"
-               "  paceline attend --random 1,8,2,1024,2048,64 --explain --let ctx=1024 --let bs=16 \\\n"
-               "    --mask 'let blk = q // bs; (kv < ctx && kv < 16 * blk) || (kv >= ctx && (kv - ctx) // bs == blk)'",
+    .details =
+        "Example, a draft-block mask of 64 blocks of 16 over 1,024 context keys:\n"
+        "  paceline attend --random 1,8,2,1024,2048,64 --explain --let ctx=1024 --let bs=16 \\\n"
+        "    --mask 'let blk = q // bs; (kv < ctx && kv < 16 * blk) || (kv >= ctx && (kv - ctx) // bs == blk)'",
     .spec = spec,
     .min_pos = 0,
     .max_pos = 0,

@@ -20,36 +20,41 @@ static const arg_spec spec[] = {
     {NULL, ARG_FLAG, NULL, NULL},
 };
 
-static void print_json(const block_mask *m)
-{
-    printf("{\"tiles\": {\"empty\": %lld, \"partial\": %lld, \"full\": %lld}, \"build_ms\": %.4f, \"bytes\": %zu, \"peak_bytes\": %zu, "
-           "\"undecided\": %lld, \"no_empty_row\": %s, \"may_leave\": %s}\n",
-           (long long)m->empty, (long long)m->partial, (long long)m->full, m->build_ms, m->bytes, m->peak_bytes,
-           (long long)m->undecided, m->no_empty_row ? "true" : "false", m->may_leave ? "true" : "false");
+static void print_json(const block_mask *m) {
+    printf(
+        "{\"tiles\": {\"empty\": %lld, \"partial\": %lld, \"full\": %lld}, \"build_ms\": %.4f, \"bytes\": %zu, \"peak_bytes\": %zu, "
+        "\"undecided\": %lld, \"no_empty_row\": %s, \"may_leave\": %s}\n",
+        (long long)m->empty, (long long)m->partial, (long long)m->full, m->build_ms, m->bytes,
+        m->peak_bytes, (long long)m->undecided, m->no_empty_row ? "true" : "false",
+        m->may_leave ? "true" : "false");
 }
 
-static void print_text(const block_mask *m, int explain)
-{
+static void print_text(const block_mask *m, int explain) {
     char bytes[24], peak[24], count[3][32];
     double all = (double)(m->empty + m->partial + m->full);
-    printf("mask       %lld x %lld cells, tiles of %d x %d, batch %lld, heads %lld\n", (long long)m->q_len, (long long)m->kv_len,
-           m->tile_q, m->tile_kv, (long long)m->batch, (long long)m->heads);
-    printf("tiles      %s empty, %s partial, %s full (%.2f %% visited)\n", str_thousands(m->empty, count[0]),
-           str_thousands(m->partial, count[1]), str_thousands(m->full, count[2]),
+    printf("mask       %lld x %lld cells, tiles of %d x %d, batch %lld, heads %lld\n",
+           (long long)m->q_len, (long long)m->kv_len, m->tile_q, m->tile_kv, (long long)m->batch,
+           (long long)m->heads);
+    printf("tiles      %s empty, %s partial, %s full (%.2f %% visited)\n",
+           str_thousands(m->empty, count[0]), str_thousands(m->partial, count[1]),
+           str_thousands(m->full, count[2]),
            all > 0 ? 100.0 * (double)(m->partial + m->full) / all : 0.0);
-    printf("bytes      %s (%s while building)\n", str_bytes((double)m->bytes, bytes), str_bytes((double)m->peak_bytes, peak));
+    printf("bytes      %s (%s while building)\n", str_bytes((double)m->bytes, bytes),
+           str_bytes((double)m->peak_bytes, peak));
     printf("build      %.3f ms\n", m->build_ms);
     if (!explain) return;
     int64_t rows = m->batch * m->heads * m->q_tiles, cols = m->batch * m->heads * m->kv_tiles;
-    printf("runs       %lld by query tiles, %lld by key tiles\n", (long long)m->row_start[rows], (long long)m->col_start[cols]);
+    printf("runs       %lld by query tiles, %lld by key tiles\n", (long long)m->row_start[rows],
+           (long long)m->col_start[cols]);
     printf("undecided  %lld tiles were counted cell by cell\n", (long long)m->undecided);
-    printf("rows       %s\n", m->no_empty_row ? "every query sees at least one key" : "some query sees no key: its output is 0");
-    printf("loads      %s\n", m->may_leave ? "an index is not proven to stay in its array: guarded at run time"
-                                           : "every index is proven to stay in its array");
+    printf("rows       %s\n", m->no_empty_row ? "every query sees at least one key"
+                                              : "some query sees no key: its output is 0");
+    printf("loads      %s\n",
+           m->may_leave ? "an index is not proven to stay in its array: guarded at run time"
+                        : "every index is proven to stay in its array");
 }
 
-static err build(const args *a, const captures *c, dev *d, arena *mem, block_mask *m)
-{
+static err build(const args *a, const captures *c, dev *d, arena *mem, block_mask *m) {
     int64_t q, kv, batch, heads, tile, budget;
     const char *needed;
     TRY(args_need(a, "--q", &needed));
@@ -60,13 +65,20 @@ static err build(const args *a, const captures *c, dev *d, arena *mem, block_mas
     TRY(args_int(a, "--heads", 1, 1, 1 << 20, &heads));
     TRY(args_int(a, "--tile", 128, 8, 4096, &tile));
     TRY(args_int(a, "--budget", 256, 1, 1 << 20, &budget));
-    return blockmask_build(m, &(block_mask_args){.mask = c->mask, .env = &c->env, .batch = batch, .heads = heads, .q_len = q,
-                                                 .kv_len = kv, .tile_q = (int32_t)tile, .tile_kv = (int32_t)tile,
-                                                 .budget = (size_t)budget << 20}, mem, d);
+    return blockmask_build(m,
+                           &(block_mask_args){.mask = c->mask,
+                                              .env = &c->env,
+                                              .batch = batch,
+                                              .heads = heads,
+                                              .q_len = q,
+                                              .kv_len = kv,
+                                              .tile_q = (int32_t)tile,
+                                              .tile_kv = (int32_t)tile,
+                                              .budget = (size_t)budget << 20},
+                           mem, d);
 }
 
-static err run(const args *a)
-{
+static err run(const args *a) {
     const char *let[ARGS_MAX_MANY], *in = args_text(a, "--in", NULL);
     int n_let = args_many(a, "--let", let, ARGS_MAX_MANY);
     st_file *file = NULL;
@@ -82,8 +94,10 @@ static err run(const args *a)
     TRY_GOTO(arena_create(&mem, "mask", 0), done);
     TRY_GOTO(dev_open_cpu(&d, &(dev_config){.threads = (int)threads}), done);
     TRY_GOTO(build(a, &c, d, mem, &m), done);
-    if (args_has(a, "--json")) print_json(&m);
-    else print_text(&m, args_has(a, "--explain"));
+    if (args_has(a, "--json"))
+        print_json(&m);
+    else
+        print_text(&m, args_has(a, "--explain"));
 done:
     dev_close(d);
     arena_destroy(mem);
@@ -96,8 +110,9 @@ const command command_mask = {
     .name = "mask",
     .usage = "mask EXPRESSION --q L --kv S [options]",
     .summary = "tiles of a mask: how many are empty, partial and full, and what it costs",
-    .details = "The expression is over b, h, q, kv and captured names; docs/LANGUAGE.md describes it. Example:\n"
-               "  paceline mask 'q >= kv && q - kv < w' --q 4096 --kv 4096 --let w=1024",
+    .details =
+        "The expression is over b, h, q, kv and captured names; docs/LANGUAGE.md describes it. Example:\n"
+        "  paceline mask 'q >= kv && q - kv < w' --q 4096 --kv 4096 --let w=1024",
     .spec = spec,
     .min_pos = 1,
     .max_pos = 1,

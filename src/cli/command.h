@@ -6,15 +6,15 @@
 
 typedef struct command {
     const char *name;
-    const char *usage;    /* after "paceline " */
-    const char *summary;  /* one line */
-    const char *details;  /* more help, or NULL */
+    const char *usage;   /* after "paceline " */
+    const char *summary; /* one line */
+    const char *details; /* more help, or NULL */
     const arg_spec *spec;
     int min_pos, max_pos;
     err (*run)(const args *a);
 } command;
 
-extern const command command_train, command_plan, command_generate, command_regenerate, command_bench, command_attend, command_probe,
-    command_mask, command_inspect, command_doctor;
+extern const command command_train, command_plan, command_generate, command_regenerate,
+    command_bench, command_attend, command_probe, command_mask, command_inspect, command_doctor;
 
 #endif

@@ -9,37 +9,38 @@
 #define PACELINE_VERSION "0.1.0"
 
 static const command *const commands[] = {
-    &command_train, &command_plan,  &command_generate, &command_regenerate, &command_bench,
-    &command_probe, &command_attend, &command_mask,    &command_inspect,    &command_doctor,
+    &command_train, &command_plan,   &command_generate, &command_regenerate, &command_bench,
+    &command_probe, &command_attend, &command_mask,     &command_inspect,    &command_doctor,
 };
 enum { COMMANDS = sizeof commands / sizeof commands[0] };
 
-static void print_help(FILE *f)
-{
-    fprintf(f, "paceline " PACELINE_VERSION ": trains DFlash drafters for speculative decoding and decodes with them\n\n"
+static void print_help(FILE *f) {
+    fprintf(f, "paceline " PACELINE_VERSION
+               ": trains DFlash drafters for speculative decoding and decodes with them\n\n"
                "usage: paceline COMMAND [options]\n\ncommands:\n");
-    for (int i = 0; i < COMMANDS; i++) fprintf(f, "  %-11s %s\n", commands[i]->name, commands[i]->summary);
+    for (int i = 0; i < COMMANDS; i++)
+        fprintf(f, "  %-11s %s\n", commands[i]->name, commands[i]->summary);
     fprintf(f, "\n'paceline COMMAND --help' shows a command's options.\n\nenvironment:\n");
-    for (int i = 0; i < ENV_COUNT; i++) fprintf(f, "  %-20s %s\n", env_name((env_key)i), env_help((env_key)i));
-    fprintf(f, "\nexit codes: 0 done, 1 failed, 2 usage or recipe, 3 stopped by request with state saved\n");
+    for (int i = 0; i < ENV_COUNT; i++)
+        fprintf(f, "  %-20s %s\n", env_name((env_key)i), env_help((env_key)i));
+    fprintf(
+        f,
+        "\nexit codes: 0 done, 1 failed, 2 usage or recipe, 3 stopped by request with state saved\n");
 }
 
-static int exit_code(err e)
-{
+static int exit_code(err e) {
     if (e == ERR_OK) return 0;
     if (e == ERR_USAGE || e == ERR_RECIPE) return 2;
     return e == ERR_STOPPED ? 3 : 1;
 }
 
-static int fail(const char *name, err e)
-{
+static int fail(const char *name, err e) {
     fflush(stdout);
     fprintf(stderr, "paceline%s%s: %s\n", name ? " " : "", name ? name : "", err_text());
     return exit_code(e);
 }
 
-static int command_help(const command *c)
-{
+static int command_help(const command *c) {
     str s = {0};
     err e = args_help(c->spec, &s);
     if (e) return fail(c->name, e);
@@ -49,8 +50,7 @@ static int command_help(const command *c)
     return 0;
 }
 
-static int run_command(const command *c, int argc, char **argv)
-{
+static int run_command(const command *c, int argc, char **argv) {
     static const char *const levels[] = {"debug", "info", "warn", "error"};
     const char *level = env_get(ENV_PACELINE_LOG);
     args a;
@@ -68,18 +68,16 @@ static int run_command(const command *c, int argc, char **argv)
     return 0;
 }
 
-static int unknown_command(const char *word)
-{
+static int unknown_command(const char *word) {
     const char *names[COMMANDS];
     for (int i = 0; i < COMMANDS; i++) names[i] = commands[i]->name;
     const char *near = str_nearest(word, names, COMMANDS);
-    fprintf(stderr, "paceline: unknown command '%s'%s%s%s; 'paceline --help' lists the commands\n", word, near ? "; did you mean " : "",
-            near ? near : "", near ? "?" : "");
+    fprintf(stderr, "paceline: unknown command '%s'%s%s%s; 'paceline --help' lists the commands\n",
+            word, near ? "; did you mean " : "", near ? near : "", near ? "?" : "");
     return 2;
 }
 
-int main(int argc, char **argv)
-{
+int main(int argc, char **argv) {
     if (argc < 2) {
         print_help(stderr);
         return 2;
@@ -93,6 +91,7 @@ int main(int argc, char **argv)
         return 0;
     }
     for (int i = 0; i < COMMANDS; i++)
-        if (!strcmp(argv[1], commands[i]->name)) return run_command(commands[i], argc - 2, argv + 2);
+        if (!strcmp(argv[1], commands[i]->name))
+            return run_command(commands[i], argc - 2, argv + 2);
     return unknown_command(argv[1]);
 }

@@ -2,10 +2,11 @@
 #include "cli/session.h"
 #include "core/clock.h"
 #include <stdio.h>
+#include <string.h>
 
-static err load(session *s, const args *a)
-{
-    const char *path, *dir = args_text(a, "--drafter", NULL), *template = args_text(a, "--template", "auto");
+static err load(session *s, const args *a) {
+    const char *path, *dir = args_text(a, "--drafter", NULL),
+                      *template = args_text(a, "--template", "auto");
     int64_t threads;
     TRY(args_need(a, "--target", &path));
     TRY(args_int(a, "--threads", 0, 0, 1024, &threads));
@@ -19,23 +20,25 @@ static err load(session *s, const args *a)
     return ERR_OK;
 }
 
-err session_open(session *s, const args *a, int quiet)
-{
+err session_open(session *s, const args *a, int quiet) {
     double t0 = clock_seconds();
     char bytes[24], more[24];
     *s = (session){0};
     TRY(load(s, a));
     if (quiet) return ERR_OK;
-    fprintf(stderr, "target %s: %lld layers, %s", target_path(s->t), (long long)target_get_config(s->t)->layers,
+    fprintf(stderr, "target %s: %lld layers, %s", target_path(s->t),
+            (long long)target_get_config(s->t)->layers,
             str_bytes((double)target_bytes(s->t), bytes));
-    if (s->dr) fprintf(stderr, "; drafter: block %lld, %s", (long long)drafter_get_config(s->dr)->block_size, str_bytes((double)drafter_bytes(s->dr), more));
-    fprintf(stderr, "; %d threads, %s, matrices by %s; loaded in %.1f s\n", dev_threads(s->d), dev_isa_name(dev_get_isa(s->d)),
-            dev_blas_path(s->d), clock_seconds() - t0);
+    if (s->dr)
+        fprintf(stderr, "; drafter: block %lld, %s",
+                (long long)drafter_get_config(s->dr)->block_size,
+                str_bytes((double)drafter_bytes(s->dr), more));
+    fprintf(stderr, "; %d threads, %s, matrices by %s; loaded in %.1f s\n", dev_threads(s->d),
+            dev_isa_name(dev_get_isa(s->d)), dev_blas_path(s->d), clock_seconds() - t0);
     return ERR_OK;
 }
 
-void session_close(session *s)
-{
+void session_close(session *s) {
     if (s->dr) drafter_free(s->dr);
     if (s->t) target_free(s->t);
     if (s->chat) chat_template_free(s->chat);
@@ -44,16 +47,35 @@ void session_close(session *s)
     if (s->d) dev_close(s->d);
 }
 
-err session_batch(const session *s, const drafter *dr, int64_t seqs, int64_t tokens, decode_batch **out)
-{
+err session_batch(const session *s, const drafter *dr, int64_t seqs, int64_t tokens,
+                  decode_batch **out) {
     int64_t context = target_get_config(s->t)->context;
-    decode_config cfg = {.t = s->t, .dr = dr, .max_seqs = seqs, .max_tokens = tokens < context ? tokens : context,
-                         .end_ids = s->end_ids, .n_end = s->n_end};
+    decode_config cfg = {.t = s->t,
+                         .dr = dr,
+                         .max_seqs = seqs,
+                         .max_tokens = tokens < context ? tokens : context,
+                         .end_ids = s->end_ids,
+                         .n_end = s->n_end};
     return decode_create(out, s->d, &cfg);
 }
 
-err session_text(const session *s, const int32_t *ids, int64_t n, str *out)
-{
+err session_prompts(prompt_set *out, const args *a, arena *mem) {
+    const char *path, *where = args_text(a, "--where", NULL);
+    char *key = NULL, *value = NULL;
+    int64_t limit;
+    TRY(args_need(a, "--prompts", &path));
+    TRY(args_int(a, "--limit", 0, 1, INT64_MAX, &limit));
+    if (where) {
+        TRY(arena_strdup(mem, where, &key));
+        value = strchr(key, '=');
+        if (!value || value == key)
+            return err_set(ERR_USAGE, "--where needs KEY=VALUE, not '%s'", where);
+        *value++ = 0;
+    }
+    return prompts_load(out, path, key, value, limit, mem);
+}
+
+err session_text(const session *s, const int32_t *ids, int64_t n, str *out) {
     for (int64_t i = 0; i < n; i++) {
         const char *bytes;
         size_t len;

@@ -18,6 +18,7 @@ MUST_CHECK err bigram_finish(bigram *b);
 int32_t bigram_next(const bigram *b, int32_t id); /* -1: never seen */
 /* Walks a plain answer: last is the token before it. Adds rounds and committed tokens (drafts accepted + bonus, not trimmed by
  * what follows the text: a round that would need tokens past its end is left out). */
-void bigram_walk(const bigram *b, int64_t block_size, const int32_t *text, int64_t n, int64_t *rounds, int64_t *committed);
+void bigram_walk(const bigram *b, int64_t block_size, const int32_t *text, int64_t n,
+                 int64_t *rounds, int64_t *committed);
 
 #endif

@@ -1,0 +1,198 @@
+/* paceline doctor: what this machine offers to the program: CPU, threads, memory and its limits, every library by
+ * the file that is really loaded and the version it reports. Looks only: changes and starts nothing. */
+#include "cli/command.h"
+#include "core/arena.h"
+#include "core/env.h"
+#include "core/file.h"
+#include "core/pool.h"
+#include "dev/dev.h"
+#include "io/json.h"
+#include <dlfcn.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/resource.h>
+#include <unistd.h>
+
+static const arg_spec spec[] = {
+    {"--json", ARG_FLAG, NULL, "print one JSON object"},
+    {"--threads", ARG_INT, "N", "CPU threads to look at (default: usable CPUs)"},
+    {NULL, ARG_FLAG, NULL, NULL},
+};
+
+/* A library that is linked, the symbol that proves it, and how that symbol tells the version. */
+typedef struct library {
+    const char *name, *symbol;
+    enum { TEXT_CALL, PCRE, XXH, PNG } how;
+} library;
+static const library libraries[] = {
+    {"jansson", "jansson_version_str", TEXT_CALL},
+    {"libyaml", "yaml_get_version_string", TEXT_CALL},
+    {"PCRE2", "pcre2_config_8", PCRE},
+    {"utf8proc", "utf8proc_version", TEXT_CALL},
+    {"zstd", "ZSTD_versionString", TEXT_CALL},
+    {"xxHash", "XXH_versionNumber", XXH},
+    {"libpng", "png_get_libpng_ver", PNG},
+};
+enum { LIBRARIES = sizeof libraries / sizeof libraries[0], PCRE2_CONFIG_VERSION_CODE = 11 };
+
+typedef union symbol {
+    void *p;
+    const char *(*text)(void);
+    const char *(*text1)(void *);
+    unsigned (*number)(void);
+    int (*pcre)(uint32_t, void *);
+} symbol;
+
+/* Path and version of a loaded library; 0 when this build does not use it. */
+static int look_up(const library *l, char *path, size_t n, char *version, size_t nv) {
+    symbol s = {.p = dlsym(RTLD_DEFAULT, l->symbol)};
+    Dl_info info;
+    char buf[64] = "";
+    if (!s.p || !dladdr(s.p, &info)) return 0;
+    snprintf(path, n, "%s", info.dli_fname);
+    if (l->how == PCRE)
+        s.pcre(PCRE2_CONFIG_VERSION_CODE, buf);
+    else if (l->how == XXH)
+        snprintf(buf, sizeof buf, "%u.%u.%u", s.number() / 10000, s.number() / 100 % 100,
+                 s.number() % 100);
+    else if (l->how == PNG)
+        snprintf(buf, sizeof buf, "%s", s.text1(NULL));
+    else
+        snprintf(buf, sizeof buf, "%s", s.text());
+    snprintf(version, nv, "%s", buf);
+    return 1;
+}
+
+/* A number in a small file of the system, or -1 ("max" and absent files alike). */
+static double system_number(const char *path) {
+    char text[64] = "";
+    double v;
+    FILE *f = fopen(path, "r");
+    if (!f) return -1;
+    size_t n = fread(text, 1, sizeof text - 1, f);
+    fclose(f);
+    while (n && (text[n - 1] == '\n' || text[n - 1] == ' ')) text[--n] = 0;
+    return args_parse_real(text, &v) ? v : -1;
+}
+
+static double memory_limit(void) {
+    double v = system_number("/sys/fs/cgroup/memory.max");
+    if (v < 0) v = system_number("/sys/fs/cgroup/memory/memory.limit_in_bytes");
+    return v > 1e15 ? -1 : v;
+}
+
+static double physical_memory(void) {
+    return (double)sysconf(_SC_PHYS_PAGES) * (double)sysconf(_SC_PAGESIZE);
+}
+
+static void add(json_t *o, const char *section, const char *text, const char *advice) {
+    json_t *f = json_object();
+    json_object_set_new(f, "item", json_string(section));
+    json_object_set_new(f, "finding", json_string(text));
+    if (advice) json_object_set_new(f, "fix", json_string(advice));
+    json_array_append_new(o, f);
+}
+
+static void look_cpu(json_t *out, const dev *d) {
+    char text[256];
+    snprintf(text, sizeof text, "%d usable CPUs, %d threads, kernels for %s", pool_cpus(),
+             dev_threads(d), dev_isa_name(dev_get_isa(d)));
+    add(out, "cpu", text,
+        dev_get_isa(d) == DEV_ISA_PORTABLE
+            ? "this CPU, or PACELINE_ISA, allows portable kernels only: expect low speed"
+            : NULL);
+    snprintf(text, sizeof text, "%s%s%s", dev_blas_path(d), dev_blas_note(d)[0] ? "; " : "",
+             dev_blas_note(d));
+    add(out, "matrices", text,
+        !strcmp(dev_blas_path(d), "plain C")
+            ? "install a serial OpenBLAS (Debian: libopenblas0-serial) for faster training"
+            : NULL);
+}
+
+static void look_memory(json_t *out) {
+    struct rlimit as, files;
+    char text[256], a[24], b[24];
+    double limit = memory_limit();
+    getrlimit(RLIMIT_AS, &as);
+    getrlimit(RLIMIT_NOFILE, &files);
+    snprintf(text, sizeof text, "%s physical, container limit %s, address space %s",
+             str_bytes(physical_memory(), a), limit < 0 ? "none" : str_bytes(limit, b),
+             as.rlim_cur == RLIM_INFINITY ? "unlimited" : "limited by ulimit -v");
+    add(out, "memory", text,
+        limit > 0 && limit < 1e9 ? "the container allows less than 1 GB: raise its memory limit"
+                                 : NULL);
+    snprintf(text, sizeof text, "%llu open files", (unsigned long long)files.rlim_cur);
+    add(out, "files", text, files.rlim_cur < 256 ? "raise the limit with ulimit -n 1024" : NULL);
+}
+
+static void look_disk(json_t *out) {
+    char text[256], a[24];
+    uint64_t bytes;
+    if (file_free_bytes(".", &bytes)) {
+        add(out, "disk", err_text(), NULL);
+        err_clear();
+        return;
+    }
+    snprintf(text, sizeof text, "%s free here", str_bytes((double)bytes, a));
+    add(out, "disk", text,
+        bytes < (UINT64_C(1) << 30) ? "less than 1 GiB is free: a run may not be able to save"
+                                    : NULL);
+}
+
+static void look_libraries(json_t *out) {
+    char path[512], version[64], text[640];
+    for (int i = 0; i < LIBRARIES; i++) {
+        if (!look_up(&libraries[i], path, sizeof path, version, sizeof version)) continue;
+        snprintf(text, sizeof text, "%s %s", version, path);
+        add(out, libraries[i].name, text, NULL);
+    }
+}
+
+static void look_switches(json_t *out) {
+    for (int i = 0; i < ENV_COUNT; i++)
+        if (env_get((env_key)i)) add(out, env_name((env_key)i), env_get((env_key)i), NULL);
+}
+
+static void print_findings(const json_t *list) {
+    size_t i;
+    json_t *f;
+    json_array_foreach(list, i, f) {
+        const json_t *fix = json_object_get(f, "fix");
+        printf("%-20s %s\n", json_string_value(json_object_get(f, "item")),
+               json_string_value(json_object_get(f, "finding")));
+        if (fix) printf("%-20s -> %s\n", "", json_string_value(fix));
+    }
+}
+
+static err run(const args *a) {
+    int64_t threads;
+    dev *d;
+    TRY(args_int(a, "--threads", 0, 0, 1024, &threads));
+    TRY(dev_open_cpu(&d, &(dev_config){.threads = (int)threads}));
+    json_t *list = json_array(), *root = json_object();
+    look_cpu(list, d);
+    look_memory(list);
+    look_disk(list);
+    look_libraries(list);
+    look_switches(list);
+    json_object_set_new(root, "findings", list);
+    if (args_has(a, "--json")) {
+        char *text = json_dumps(root, JSON_INDENT(1));
+        printf("%s\n", text ? text : "{}");
+        free(text);
+    } else {
+        print_findings(list);
+    }
+    json_decref(root);
+    dev_close(d);
+    return ERR_OK;
+}
+
+const command command_doctor = {
+    .name = "doctor",
+    .usage = "doctor [--json]",
+    .summary = "what this machine offers: CPU, memory limits, libraries; and what to fix",
+    .spec = spec,
+    .run = run,
+};

@@ -1,0 +1,114 @@
+/* paceline train and paceline plan: a recipe with overrides → a run, or only the statement of what it would take.
+ *
+ * SIGINT, SIGTERM or SIGHUP once: save at the next whole update and stop (exit code 3); a second time: stop at once. A finished update is
+ * never lost twice: the run folder's last checkpoint is always whole. */
+#include "cli/command.h"
+#include "cli/progress.h"
+#include "core/clock.h"
+#include "train/train.h"
+#include <math.h>
+#include <signal.h>
+#include <stdio.h>
+#include <string.h>
+
+static const arg_spec train_spec[] = {
+    {"--fresh", ARG_FLAG, NULL, "start anew: checkpoints in the run folder are removed first"},
+    {"--quiet", ARG_FLAG, NULL, "no progress line"},
+    {NULL, ARG_FLAG, NULL, NULL},
+};
+static const arg_spec plan_spec[] = {{NULL, ARG_FLAG, NULL, NULL}};
+
+static volatile sig_atomic_t interrupts; /* set by the handler alone; read between updates */
+static volatile int stop_flag;
+
+static void on_signal(int sig) {
+    stop_flag = 1;
+    if (interrupts++) {
+        signal(sig, SIG_DFL);
+        raise(sig);
+    }
+}
+
+static void catch_signals(void) {
+    struct sigaction sa = {.sa_handler = on_signal, .sa_flags = SA_RESTART};
+    sigemptyset(&sa.sa_mask);
+    sigaction(SIGINT, &sa, NULL);
+    sigaction(SIGTERM, &sa, NULL);
+    sigaction(SIGHUP, &sa, NULL);
+}
+
+static void draw(void *ctx, const train_progress *p) {
+    progress *bar = ctx;
+    char left[16], slots[128] = "";
+    size_t at = 0;
+    for (int k = 0; k < p->slots && at + 8 < sizeof slots; k++)
+        at += (size_t)snprintf(slots + at, sizeof slots - at, "%s%.2f", k ? " " : "",
+                               p->slot_accuracy[k]);
+    progress_line(bar, p->update == p->updates,
+                  "update %lld/%lld  loss %.4f  slots %s  tau %.2f  %.0f tokens/s  %s left%s",
+                  (long long)p->update, (long long)p->updates, p->loss, slots, p->tau,
+                  p->tokens_per_second, clock_span(p->seconds_left, left),
+                  p->bad_steps ? "  (bad steps!)" : "");
+}
+
+static err load(const args *a, recipe **r) {
+    return recipe_load(r, a->positional[0], a->positional + 1, a->n_positional - 1);
+}
+
+static err run_train(const args *a) {
+    recipe *r = NULL;
+    train *t = NULL;
+    progress bar;
+    train_options opt = {.fresh = args_has(a, "--fresh"), .quiet = args_has(a, "--quiet")};
+    str text = {0};
+    err e = load(a, &r);
+    if (!e) e = train_open(&t, r, &opt);
+    if (!e && !opt.quiet) e = train_plan_text(t, &text);
+    if (!e) {
+        if (text.n) fprintf(stderr, "%s", text.s);
+        catch_signals();
+        progress_start(&bar);
+        e = train_run(t, opt.quiet ? NULL : draw, &bar, &stop_flag);
+        progress_end(&bar);
+    }
+    str_free(&text);
+    train_close(t);
+    recipe_free(r);
+    return e;
+}
+
+static err run_plan(const args *a) {
+    recipe *r = NULL;
+    train *t = NULL;
+    str text = {0};
+    err e = load(a, &r);
+    if (!e) e = train_open(&t, r, &(train_options){.plan_only = 1});
+    if (!e) e = train_plan_text(t, &text);
+    if (!e) printf("%s", text.s ? text.s : "");
+    str_free(&text);
+    train_close(t);
+    recipe_free(r);
+    return e;
+}
+
+const command command_train = {
+    .name = "train",
+    .usage = "train RECIPE [section.key=value ...] [options]",
+    .summary = "train a drafter; resumes by itself from the run folder",
+    .details =
+        "docs/RECIPES.md lists every key. Interrupt once to save and stop, twice to stop at once.",
+    .spec = train_spec,
+    .min_pos = 1,
+    .max_pos = ARGS_MAX_POSITIONAL,
+    .run = run_train,
+};
+
+const command command_plan = {
+    .name = "plan",
+    .usage = "plan RECIPE [section.key=value ...]",
+    .summary = "bytes, rows and tokens of a training run; nothing is started",
+    .spec = plan_spec,
+    .min_pos = 1,
+    .max_pos = ARGS_MAX_POSITIONAL,
+    .run = run_plan,
+};
