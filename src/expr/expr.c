@@ -3,6 +3,7 @@
  * One arena holds source, declarations and program. Compiling is parse → finish → verify; nothing is
  * kept of the parse. A compiled program is immutable, so no lock is needed anywhere. */
 #include "expr/expr.h"
+#include "expr/expr_lanes.h"
 #include "expr/expr_load.h"
 #include "expr/ir.h"
 #include <stdio.h>
@@ -31,7 +32,8 @@ static err compile_into(expr *e, ir_build *b, const char *text, const expr_decl 
     return ir__verify(&e->prog, e->decls, n);
 }
 
-err expr_compile(expr **out, expr_role role, const char *text, const expr_decl *decls, int n_decls) {
+err expr_compile(expr **out, expr_role role, const char *text, const expr_decl *decls,
+                 int n_decls) {
     *out = NULL;
     if (n_decls < 0 || n_decls > EXPR_MAX_CAPTURES)
         return err_set(ERR_USAGE, "an expression can capture at most %d values, not %d",
@@ -45,6 +47,7 @@ err expr_compile(expr **out, expr_role role, const char *text, const expr_decl *
     TRY_GOTO(mem_new(1, sizeof *x, &x), done);
     TRY_GOTO(mem_new(1, sizeof *b, &b), done);
     x->role = role;
+    x->lanes = expr_lanes__choose();
     TRY_GOTO(arena_create(&x->memory, "expr", 0), done);
     TRY_GOTO(compile_into(x, b, text, decls, n_decls), done);
     *out = x;
@@ -70,13 +73,16 @@ static err check_array(const expr_decl *d, const expr_value *v) {
     static const char *const kinds[] = {"conditions", "integers", "floats"};
     int64_t count = 1;
     if (!expr_load__fits(d->type, v->type))
-        return err_set(ERR_SHAPE, "captured array `%s` is used as %s and is bound to values of type %s",
+        return err_set(ERR_SHAPE,
+                       "captured array `%s` is used as %s and is bound to values of type %s",
                        d->name, kinds[d->type],
                        v->type >= 0 && v->type < DT_COUNT ? dtype_name(v->type) : "?");
     for (int i = 0; i < d->ndim; i++) {
         if (v->dim[i] < 0)
-            return err_set(ERR_SHAPE, "captured array `%s` has extent %lld in dimension %d; extents "
-                                      "are 0 or more", d->name, (long long)v->dim[i], i);
+            return err_set(ERR_SHAPE,
+                           "captured array `%s` has extent %lld in dimension %d; extents "
+                           "are 0 or more",
+                           d->name, (long long)v->dim[i], i);
         if (__builtin_mul_overflow(count, v->dim[i], &count))
             return err_set(ERR_SHAPE, "captured array `%s` has more elements than 63 bits count",
                            d->name);

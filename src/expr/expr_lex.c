@@ -87,8 +87,9 @@ static err read_number(lexer *x, token *t) {
         }
     }
     if (!hex && is_letter(*c))
-        return expr_lex__fail(x, c, "a name cannot follow a number directly; put an operator such "
-                                    "as `*` between them");
+        return expr_lex__fail(x, c,
+                              "a name cannot follow a number directly; put an operator such "
+                              "as `*` between them");
     t->n = (int)(c - t->at);
     t->kind = real ? TOKEN_FLOAT : TOKEN_INT;
     x->at = c;
@@ -104,8 +105,9 @@ static err read_number(lexer *x, token *t) {
     } else {
         t->i = strtoll(buf, &end, hex ? 16 : 10);
         if (errno == ERANGE)
-            return expr_lex__fail(x, t->at, "this integer does not fit in 64 bits; the largest is "
-                                            "9223372036854775807");
+            return expr_lex__fail(x, t->at,
+                                  "this integer does not fit in 64 bits; the largest is "
+                                  "9223372036854775807");
     }
     if (*end || end == buf) return expr_lex__fail(x, t->at, "this is not a number");
     return ERR_OK;
@@ -140,9 +142,9 @@ static err foreign_sign(lexer *x, const char *at) {
 }
 
 err expr_lex__next(lexer *x, token *out) {
-    static const char *const signs[] = {"&&", "||", "==", "!=", "<=", ">=", "//",
-                                        "<",  ">",  "!",  "+",  "-",  "*",  "/",  "%",  "?",  ":",
-                                        "(",  ")",  "[",  "]",  ",",  ";",  NULL};
+    static const char *const signs[] = {"&&", "||", "==", "!=", "<=", ">=", "//", "<",
+                                        ">",  "!",  "+",  "-",  "*",  "/",  "%",  "?",
+                                        ":",  "(",  ")",  "[",  "]",  ",",  ";",  NULL};
     const char *c = x->at;
     while (*c == ' ' || *c == '\t' || *c == '\n' || *c == '\r' || *c == '#')
         c += *c == '#' ? (int)strcspn(c, "\n") : 1;

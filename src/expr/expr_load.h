@@ -18,6 +18,7 @@ ir_val expr_load__element(const expr_value *v, expr_type type, int64_t at);
 /* Whether an array of this element type may be bound to a capture declared with type. */
 int expr_load__fits(expr_type type, dtype t);
 /* Elements at place[0..n) as int64 / fp32 / bytes; a negative place gives 0. */
-void expr_load__gather(const expr_value *v, expr_type type, const int64_t *place, int64_t n, void *out);
+void expr_load__gather(const expr_value *v, expr_type type, const int64_t *place, int64_t n,
+                       void *out);
 
 #endif

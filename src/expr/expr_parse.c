@@ -38,16 +38,16 @@ static const struct infix {
     int level;
     const char *swapped; /* a > b is kept as b < a */
 } infixes[] = {
-    {"||", "or", LEVEL_OR, NULL},   {"&&", "and", LEVEL_AND, NULL}, {"==", NULL, LEVEL_COMPARE, NULL},
-    {"!=", NULL, LEVEL_COMPARE, NULL}, {"<=", NULL, LEVEL_COMPARE, NULL},
-    {">=", NULL, LEVEL_COMPARE, "<="}, {"<", NULL, LEVEL_COMPARE, NULL},
-    {">", NULL, LEVEL_COMPARE, "<"},   {"+", NULL, LEVEL_SUM, NULL},
-    {"-", NULL, LEVEL_SUM, NULL},      {"*", NULL, LEVEL_PRODUCT, NULL},
-    {"//", NULL, LEVEL_PRODUCT, NULL}, {"/", NULL, LEVEL_PRODUCT, NULL},
-    {"%", NULL, LEVEL_PRODUCT, NULL},
+    {"||", "or", LEVEL_OR, NULL},      {"&&", "and", LEVEL_AND, NULL},
+    {"==", NULL, LEVEL_COMPARE, NULL}, {"!=", NULL, LEVEL_COMPARE, NULL},
+    {"<=", NULL, LEVEL_COMPARE, NULL}, {">=", NULL, LEVEL_COMPARE, "<="},
+    {"<", NULL, LEVEL_COMPARE, NULL},  {">", NULL, LEVEL_COMPARE, "<"},
+    {"+", NULL, LEVEL_SUM, NULL},      {"-", NULL, LEVEL_SUM, NULL},
+    {"*", NULL, LEVEL_PRODUCT, NULL},  {"//", NULL, LEVEL_PRODUCT, NULL},
+    {"/", NULL, LEVEL_PRODUCT, NULL},  {"%", NULL, LEVEL_PRODUCT, NULL},
 };
 
-static const char *const reserved[] = {"b",  "h",   "q",   "kv",   "s",     "and", "or",
+static const char *const reserved[] = {"b",   "h",   "q",    "kv",    "s",     "and", "or",
                                        "not", "let", "true", "false", "float", "int", "clamp"};
 
 static err parse_whole(parser *p, part *out);
@@ -63,7 +63,8 @@ static err advance(parser *p) { return expr_lex__next(&p->lex, &p->tok); }
 static err expect(parser *p, const char *sign, const char *why) {
     if (is(p, sign)) return advance(p);
     if (p->tok.kind == TOKEN_END)
-        return expr_lex__fail(&p->lex, p->tok.at, "the text ends where `%s` is needed %s", sign, why);
+        return expr_lex__fail(&p->lex, p->tok.at, "the text ends where `%s` is needed %s", sign,
+                              why);
     if (is(p, "="))
         return expr_lex__fail(&p->lex, p->tok.at,
                               "`=` names a value in a `let` line only; write `==` to compare");
@@ -75,8 +76,10 @@ static err expect(parser *p, const char *sign, const char *why) {
 static err keep(parser *p, const char *at, int node, part *out) {
     *out = (part){node, at};
     if (p->b->n <= IR_MAX_NODES) return ERR_OK;
-    return expr_lex__fail(&p->lex, at, "the expression needs more than %d operations; compute part "
-                                       "of it into a captured array", IR_MAX_NODES);
+    return expr_lex__fail(&p->lex, at,
+                          "the expression needs more than %d operations; compute part "
+                          "of it into a captured array",
+                          IR_MAX_NODES);
 }
 
 static err enter(parser *p) {
@@ -106,7 +109,8 @@ static err want_number(parser *p, part x, const char *spelling) {
 }
 
 /* An element-wise operation on two operands, after making integers floats beside floats. */
-static err combine(parser *p, const char *sign_at, const char *spelling, part x, part y, part *out) {
+static err combine(parser *p, const char *sign_at, const char *spelling, part x, part y,
+                   part *out) {
     int equality = strcmp(spelling, "==") == 0 || strcmp(spelling, "!=") == 0;
     int conditions = type_of(p, x) == EXPR_BOOL && type_of(p, y) == EXPR_BOOL;
     if (!(equality && conditions)) {
@@ -119,13 +123,17 @@ static err combine(parser *p, const char *sign_at, const char *spelling, part x,
     }
     ir_op op = ir__find(IR_INFIX, spelling, strlen(spelling), type_of(p, x));
     if (op == IR_OP_COUNT && strcmp(spelling, "/") == 0)
-        return expr_lex__fail(&p->lex, sign_at, "`/` divides floats and both sides are integers; "
-                                                "write `//` to divide and floor, or `float(a) / b`");
+        return expr_lex__fail(&p->lex, sign_at,
+                              "`/` divides floats and both sides are integers; "
+                              "write `//` to divide and floor, or `float(a) / b`");
     if (op == IR_OP_COUNT)
-        return expr_lex__fail(&p->lex, sign_at, "`%s` works on integers and a side is a float; write "
-                                                "`floor(a / b)`%s", spelling,
+        return expr_lex__fail(&p->lex, sign_at,
+                              "`%s` works on integers and a side is a float; write "
+                              "`floor(a / b)`%s",
+                              spelling,
                               *spelling == '%' ? " for the quotient and `a - b * floor(a / b)` for "
-                                                 "the rest" : "");
+                                                 "the rest"
+                                               : "");
     return keep(p, x.at, ir__op(p->b, op, x.node, y.node), out);
 }
 
@@ -156,7 +164,8 @@ static err foreign_name(parser *p, const token *t) {
 }
 
 static err unknown_name(parser *p, const token *t) {
-    static const char *const builtin[] = {"q", "kv", "b", "h", "true", "false", "float", "int", "clamp"};
+    static const char *const builtin[] = {"q",     "kv",    "b",   "h",    "true",
+                                          "false", "float", "int", "clamp"};
     const char *known[sizeof builtin / sizeof *builtin + IR_OP_COUNT + EXPR_MAX_CAPTURES];
     char word[64];
     int n = 0;
@@ -179,7 +188,8 @@ static err unknown_name(parser *p, const token *t) {
         return expr_lex__fail(&p->lex, t->at, "unknown name `%s`; did you mean `%s`?", word, near);
     return expr_lex__fail(&p->lex, t->at,
                           "unknown name `%s`; captured values have to be given by name, and the "
-                          "indices are b, h, q and kv", word);
+                          "indices are b, h, q and kv",
+                          word);
 }
 
 static int find_capture(const parser *p, const token *t) {
@@ -204,15 +214,17 @@ static err parse_capture(parser *p, const token *name, int slot, part *out) {
         return keep(p, name->at, ir__scalar(p->b, slot, d->type), out);
     }
     if (!is(p, "["))
-        return expr_lex__fail(&p->lex, name->at, "`%s` is an array; read it by index, as in `%s[%s]`",
-                              d->name, d->name, d->ndim == 1 ? "q" : "q, kv");
+        return expr_lex__fail(&p->lex, name->at,
+                              "`%s` is an array; read it by index, as in `%s[%s]`", d->name,
+                              d->name, d->ndim == 1 ? "q" : "q, kv");
     do {
         TRY(advance(p));
         part x;
         TRY(parse_whole(p, &x));
         if (type_of(p, x) != EXPR_INT)
-            return expr_lex__fail(&p->lex, x.at, "an index has to be an integer and this is %s; "
-                                                 "write `int(x)` to truncate a float",
+            return expr_lex__fail(&p->lex, x.at,
+                                  "an index has to be an integer and this is %s; "
+                                  "write `int(x)` to truncate a float",
                                   type_name(type_of(p, x)));
         if (n == d->ndim)
             return expr_lex__fail(&p->lex, x.at, "`%s` has %d dimension%s and gets more indices",
@@ -220,8 +232,8 @@ static err parse_capture(parser *p, const token *name, int slot, part *out) {
         index[n++] = x.node;
     } while (is(p, ","));
     if (n < d->ndim)
-        return expr_lex__fail(&p->lex, p->tok.at, "`%s` has %d dimensions and gets %d ind%s", d->name,
-                              d->ndim, n, n == 1 ? "ex" : "ices");
+        return expr_lex__fail(&p->lex, p->tok.at, "`%s` has %d dimensions and gets %d ind%s",
+                              d->name, d->ndim, n, n == 1 ? "ex" : "ices");
     TRY(expect(p, "]", "to close the index"));
     return keep(p, name->at, ir__load(p->b, slot, d->type, index, n), out);
 }
@@ -289,8 +301,8 @@ static err parse_name(parser *p, part *out) {
             return expr_lex__fail(&p->lex, name.at,
                                   "`s` is the score, which a mask cannot see; use b, h, q and kv");
         if (is(p, "["))
-            return expr_lex__fail(&p->lex, p->tok.at, "`%.*s` is a single number and takes no index",
-                                  name.n, name.at);
+            return expr_lex__fail(&p->lex, p->tok.at,
+                                  "`%.*s` is a single number and takes no index", name.n, name.at);
         return keep(p, name.at, ir__var(p->b, i), out);
     }
     if (expr_lex__is(&name, "true")) return keep(p, name.at, ir__bool(p->b, 1), out);
@@ -315,8 +327,7 @@ static err parse_primary(parser *p, part *out) {
     case TOKEN_NAME: return parse_name(p, out);
     case TOKEN_INT: TRY(advance(p)); return keep(p, t.at, ir__int(p->b, t.i), out);
     case TOKEN_FLOAT: TRY(advance(p)); return keep(p, t.at, ir__float(p->b, t.f), out);
-    case TOKEN_END:
-        return expr_lex__fail(&p->lex, t.at, "the text ends where a value is needed");
+    case TOKEN_END: return expr_lex__fail(&p->lex, t.at, "the text ends where a value is needed");
     default: break;
     }
     if (is(p, "(")) {
@@ -367,8 +378,8 @@ static err parse_right(parser *p, const struct infix *f, part x, part *out) {
         const char *name = f->level == LEVEL_OR ? "`||`" : "`&&`";
         TRY(want_condition(p, x, name));
         TRY(want_condition(p, y, name));
-        int node = f->level == LEVEL_OR ? ir__or(p->b, x.node, y.node)
-                                        : ir__and(p->b, x.node, y.node);
+        int node =
+            f->level == LEVEL_OR ? ir__or(p->b, x.node, y.node) : ir__and(p->b, x.node, y.node);
         return keep(p, x.at, node, out);
     }
     if (f->swapped) {
@@ -395,8 +406,9 @@ static err parse_level(parser *p, int level, part *out) {
     }
     for (const struct infix *f; (f = infix_at(p)) && f->level >= level;) {
         if (f->level == LEVEL_COMPARE && present == LEVEL_COMPARE)
-            return expr_lex__fail(&p->lex, p->tok.at, "comparisons do not chain; write `a < b && b < "
-                                                      "c` for `a < b < c`");
+            return expr_lex__fail(&p->lex, p->tok.at,
+                                  "comparisons do not chain; write `a < b && b < "
+                                  "c` for `a < b < c`");
         present = f->level;
         TRY(parse_right(p, f, *out, out));
     }
@@ -461,14 +473,19 @@ static err check_decls(const parser *p) {
         token t;
         err e = expr_lex__next(&x, &t);
         if (e || t.kind != TOKEN_NAME || d->name[t.n])
-            return err_set(ERR_USAGE, "captured value `%.60s`: a name has letters, digits and `_` "
-                                      "only and starts with a letter", d->name);
+            return err_set(ERR_USAGE,
+                           "captured value `%.60s`: a name has letters, digits and `_` "
+                           "only and starts with a letter",
+                           d->name);
         if (is_reserved(&t))
-            return err_set(ERR_USAGE, "captured value `%s`: the %s language gives this name a meaning "
-                                      "of its own; rename the value", d->name, p->lex.what);
+            return err_set(ERR_USAGE,
+                           "captured value `%s`: the %s language gives this name a meaning "
+                           "of its own; rename the value",
+                           d->name, p->lex.what);
         if (d->ndim < 0 || d->ndim > EXPR_MAX_NDIM)
-            return err_set(ERR_USAGE, "captured array `%s` has %d dimensions and 0 to %d can be read",
-                           d->name, d->ndim, EXPR_MAX_NDIM);
+            return err_set(ERR_USAGE,
+                           "captured array `%s` has %d dimensions and 0 to %d can be read", d->name,
+                           d->ndim, EXPR_MAX_NDIM);
         if (find_capture(p, &t) != i)
             return err_set(ERR_USAGE, "captured value `%s` is given twice", d->name);
     }
@@ -480,7 +497,8 @@ static err parse_program(parser *p, int *root) {
     TRY(check_decls(p));
     TRY(advance(p));
     if (p->tok.kind == TOKEN_END)
-        return expr_lex__fail(&p->lex, p->tok.at, "the text is empty; write `true` to see everything");
+        return expr_lex__fail(&p->lex, p->tok.at,
+                              "the text is empty; write `true` to see everything");
     while (is(p, "let")) TRY(parse_let(p));
     TRY(parse_whole(p, &x));
     if (p->tok.kind == TOKEN_NAME) TRY(foreign_name(p, &p->tok));
@@ -488,11 +506,13 @@ static err parse_program(parser *p, int *root) {
         return expr_lex__fail(&p->lex, p->tok.at,
                               "`=` names a value in a `let` line only; write `==` to compare");
     if (is(p, ";"))
-        return expr_lex__fail(&p->lex, p->tok.at, "`;` ends `let` lines only; the expression is last "
-                                                  "and has none");
+        return expr_lex__fail(&p->lex, p->tok.at,
+                              "`;` ends `let` lines only; the expression is last "
+                              "and has none");
     if (p->tok.kind != TOKEN_END)
-        return expr_lex__fail(&p->lex, p->tok.at, "the expression is complete before `%.*s`; an "
-                                                  "operator is missing or this is too much",
+        return expr_lex__fail(&p->lex, p->tok.at,
+                              "the expression is complete before `%.*s`; an "
+                              "operator is missing or this is too much",
                               p->tok.n, p->tok.at);
     if (p->role == EXPR_MASK) TRY(want_condition(p, x, "a mask"));
     if (p->role == EXPR_SCORE) {

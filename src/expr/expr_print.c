@@ -16,7 +16,7 @@ typedef struct printer {
     str *out;
     char prefix[EXPR_MAX_CAPTURES + 4];
     int n_lets;
-    int16_t let[IR_MAX_NODES + IR_SLACK];    /* number of the let that names a node, 0: none */
+    int16_t let[IR_MAX_NODES + IR_SLACK]; /* number of the let that names a node, 0: none */
     int16_t users[IR_MAX_NODES + IR_SLACK];
     int16_t height[IR_MAX_NODES + IR_SLACK]; /* levels printed inline below, 0: not visited */
 } printer;

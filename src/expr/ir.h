@@ -11,7 +11,7 @@
 enum { IR_MAX_NODES = 1024, IR_SLACK = 64, IR_TABLE = 4096 };
 
 typedef enum ir_op {
-#define S(id, spelling) IR_##id,
+#define S(id, spelling)                                                  IR_##id,
 #define X(id, spelling, form, arity, arguments, result, value, interval) IR_##id,
 #include "expr/ops.def"
 #undef S
@@ -37,11 +37,11 @@ typedef union ir_val { /* booleans are 0 or 1 in i */
 
 typedef struct ir_node {
     uint8_t op, type, n_args;
-    uint8_t uses;                  /* 1 << slot for each index variable below */
-    uint8_t has_load;              /* a load is this node or lies below it */
-    int16_t slot;                  /* capture (SCALAR, LOAD) or variable (VAR) */
-    int16_t arg[EXPR_MAX_NDIM];    /* unused entries repeat arg[0] */
-    ir_val k;                      /* CONST */
+    uint8_t uses;               /* 1 << slot for each index variable below */
+    uint8_t has_load;           /* a load is this node or lies below it */
+    int16_t slot;               /* capture (SCALAR, LOAD) or variable (VAR) */
+    int16_t arg[EXPR_MAX_NDIM]; /* unused entries repeat arg[0] */
+    ir_val k;                   /* CONST */
 } ir_node;
 
 typedef struct ir_prog {
@@ -56,6 +56,7 @@ struct expr {
     expr_decl *decls;
     int n_decls;
     ir_prog prog;
+    const struct expr_lanes *lanes; /* loops of the tile interpreter for this processor */
 };
 
 typedef struct ir_build {

@@ -8,15 +8,9 @@
 #include <math.h>
 #include <stdint.h>
 
-static inline int64_t ops_add(int64_t x, int64_t y) {
-    return (int64_t)((uint64_t)x + (uint64_t)y);
-}
-static inline int64_t ops_sub(int64_t x, int64_t y) {
-    return (int64_t)((uint64_t)x - (uint64_t)y);
-}
-static inline int64_t ops_mul(int64_t x, int64_t y) {
-    return (int64_t)((uint64_t)x * (uint64_t)y);
-}
+static inline int64_t ops_add(int64_t x, int64_t y) { return (int64_t)((uint64_t)x + (uint64_t)y); }
+static inline int64_t ops_sub(int64_t x, int64_t y) { return (int64_t)((uint64_t)x - (uint64_t)y); }
+static inline int64_t ops_mul(int64_t x, int64_t y) { return (int64_t)((uint64_t)x * (uint64_t)y); }
 
 static inline int64_t ops_div(int64_t x, int64_t y) {
     if (y == 0) return 0;
@@ -35,12 +29,18 @@ static inline int64_t ops_mod(int64_t x, int64_t y) {
 #if defined(__clang__)
 __attribute__((no_sanitize("float-divide-by-zero")))
 #endif
-static inline float ops_quotient(float x, float y) { return x / y; }
+static inline float
+ops_quotient(float x, float y) {
+    return x / y;
+}
 
 #if defined(__clang__)
 __attribute__((no_sanitize("float-divide-by-zero")))
 #endif
-static inline double ops_rsqrt(double x) { return 1.0 / sqrt(x); }
+static inline double
+ops_rsqrt(double x) {
+    return 1.0 / sqrt(x);
+}
 
 static inline int64_t ops_truncate(float x) {
     if (x != x) return 0;
