@@ -241,7 +241,8 @@ static err parse_tensor(gguf *g, cursor *c, gguf_tensor *t, uint64_t *offset) {
  * the last one but its own padding. */
 static err place_tensors(gguf *g, const cursor *c, const uint64_t *offsets) {
     uint64_t mask = g->alignment - 1, begin = ((uint64_t)c->at + mask) & ~mask, at = 0;
-    if (g->n_tensors == 0) begin = c->at;
+    if (g->n_tensors == 0 && begin > c->size)
+        begin = c->size; /* padding without data is optional */
     uint64_t room = begin <= c->size ? c->size - begin : 0, end = 0;
     for (int i = 0; i < g->n_tensors; i++) {
         gguf_tensor *t = &g->tensors[i];
