@@ -13,6 +13,10 @@ int64_t tokenizer_count(const tokenizer *t);           /* ids 0..count-1 */
 /* Appends ids of n bytes of text to a growing array (*ids from mem_grow). special 1: control tokens spelled in the text become
  * their ids (templates); 0: they are plain text (user content: a look-alike never becomes a control token). */
 MUST_CHECK err tokenizer_encode(const tokenizer *t, const char *text, size_t n, int special, int32_t **ids, size_t *n_ids, size_t *cap);
+/* Bytes of text that the vocabulary has no token for (SmolLM2's lacks 21 byte values: a few control characters, bytes
+ * that no valid UTF-8 holds, and the lead bytes of the empty planes 4 to 11). Encoding drops them, as the reference does;
+ * whoever takes in data asks here and says so. 0 for a text: its ids decode to the text itself. */
+size_t tokenizer_unspellable(const tokenizer *t, const char *text, size_t n);
 /* Bytes of one token (borrowed); control tokens give their spelling. ERR_RANGE for ids outside. */
 MUST_CHECK err tokenizer_bytes(const tokenizer *t, int32_t id, const char **s, size_t *n);
 int tokenizer_is_control(const tokenizer *t, int32_t id);
