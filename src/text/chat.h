@@ -9,7 +9,11 @@
 #define TEXT_CHAT_H
 #include "text/tokenizer.h"
 
-typedef struct chat_message { const char *role; const char *content; size_t content_len; } chat_message;
+typedef struct chat_message {
+    const char *role, *content;
+    size_t content_len;
+    int cut; /* an answer, last in its conversation, that a limit stopped: no end-of-turn token follows it ("cut": true in rows) */
+} chat_message;
 typedef struct chat_tokens { int32_t *ids; uint8_t *loss; size_t n, cap, loss_cap; } chat_tokens; /* grow with mem_grow; free with chat_tokens_free */
 void chat_tokens_free(chat_tokens *c);
 
