@@ -75,6 +75,8 @@ MUST_CHECK err drafter_forward(const drafter_layout *l, const float *params, con
 MUST_CHECK err drafter_backward(const drafter_layout *l, const float *params, dev *d,
                                 const drafter_row *row, drafter_acts *acts, const float *d_hidden,
                                 float *grads, arena *a);
+/* Backward releases the compiled masks of acts; call this instead when no backward follows. Twice is fine. */
+void drafter_acts_release(drafter_acts *acts);
 size_t drafter_train_bytes(const drafter_layout *l, int64_t n, int64_t n_anchors,
                            int threads); /* forward+backward from a, at most */
 

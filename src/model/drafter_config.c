@@ -60,6 +60,27 @@ static err check_taps(const drafter_config *c) {
     return ERR_OK;
 }
 
+static err check_windows(const drafter_config *c) {
+    int64_t window = 0;
+    for (int64_t i = 0; i < c->layers; i++) {
+        const int64_t w = c->window[i];
+        if (w == 0) continue;
+        if (w < c->block_size)
+            return err_set(ERR_RANGE,
+                           "layer %" PRId64 " of the drafter has a window of %" PRId64
+                           " keys, less than its block of %" PRId64
+                           " slots; use at least that many",
+                           i, w, c->block_size);
+        if (window && w != window)
+            return err_set(ERR_RANGE,
+                           "the drafter's layers have windows of %" PRId64 " and %" PRId64
+                           " keys; its format holds one window for all layers that slide",
+                           window, w);
+        window = w;
+    }
+    return ERR_OK;
+}
+
 err drafter_config_check(const drafter_config *c) {
     TRY(check_shape(c));
     TRY(check_taps(c));
@@ -70,13 +91,7 @@ err drafter_config_check(const drafter_config *c) {
                        " is outside the embedding, whose rows are 0 to %" PRId64
                        "; set drafter.mask_token to a row that exists",
                        c->mask_token, c->vocab - 1);
-    for (int64_t i = 0; i < c->layers; i++)
-        if (c->window[i] && c->window[i] < c->block_size)
-            return err_set(ERR_RANGE,
-                           "layer %" PRId64 " of the drafter has a window of %" PRId64
-                           " keys, less than its block of %" PRId64
-                           " slots; use at least that many",
-                           i, c->window[i], c->block_size);
+    TRY(check_windows(c));
     if (c->rope.head_dim != c->head_dim || c->rope.rotary_dim != c->head_dim ||
         c->rope.pairing != ROPE_HALF)
         return err_set(ERR_RANGE,
