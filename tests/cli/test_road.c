@@ -1,0 +1,167 @@
+/* The whole road end to end on a tiny random target: answers, plan, training, decoding both ways, inspection.
+ *
+ * The target is random, so its greedy text soon repeats itself and a drafter learns it quickly: acceptance well above 1
+ * shows that every part fits. Nothing here judges speed. */
+#include "support/files.h"
+#include "support/run.h"
+#include "support/tiny_gguf.h"
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stddef.h>
+#include <stdint.h>
+#include <cmocka.h>
+#include <signal.h>
+
+static files_dir dir;
+static run_result r;
+static char target[600], prompts[600], answers[600], recipe[600], out[600], drafter[700];
+
+#define RUN(...) run_program(&r, NULL, (const char *const[]){__VA_ARGS__, NULL})
+#define EXPECT(want_code, want_text)                                                               \
+    do {                                                                                           \
+        if (r.code != (want_code) || !strstr(r.text, want_text))                                   \
+            fail_msg("exit %d, wanted %d and '%s':\n%s", r.code, want_code, want_text, r.text);    \
+    } while (0)
+
+static int begin(void **state) {
+    char text[8192] = "";
+    (void)state;
+    dir = files_begin();
+    snprintf(target, sizeof target, "%s", files_at(&dir, "tiny.gguf"));
+    tiny_gguf_write(target, &(tiny_gguf){.seed = 11});
+    for (int i = 0; i < 12; i++)
+        snprintf(
+            text + strlen(text), sizeof text - strlen(text),
+            "{\"id\": \"p%d\", \"kind\": \"%s\", \"split\": \"%s\", \"prompt\": \"word %d of the list\"}\n",
+            i, i % 2 ? "odd" : "even", i < 8 ? "train" : "heldout", i * 7);
+    snprintf(prompts, sizeof prompts, "%s", files_text(&dir, "prompts.jsonl", text));
+    snprintf(answers, sizeof answers, "%s", files_at(&dir, "answers.jsonl"));
+    snprintf(out, sizeof out, "%s", files_at(&dir, "run"));
+    snprintf(drafter, sizeof drafter, "%s/drafter", out);
+    snprintf(
+        text, sizeof text,
+        "target: {path: tiny.gguf}\ndata: {path: answers.jsonl, max_length: 256}\n"
+        "drafter: {layers: 2, block_size: 4}\nanchors: {per_document: 32}\noptimizer: {lr: 3.0e-3}\n"
+        "run: {epochs: 12, tokens_per_step: 256, tokens_per_row: 256, checkpoint_every: 10, evaluate_every: 1000, out: run}\n");
+    snprintf(recipe, sizeof recipe, "%s", files_text(&dir, "recipe.yaml", text));
+    return 0;
+}
+
+static int end(void **state) {
+    (void)state;
+    files_end(&dir);
+    return 0;
+}
+
+static void answers_are_written_in_order_and_continued(void **state) {
+    char *first, *again, *part;
+    size_t n, m;
+    (void)state;
+    RUN("regenerate", "--target", target, "--prompts", prompts, "--where", "split=train",
+        "--max-new", "48", "--batch", "3", "--out", answers);
+    EXPECT(0, "8 answers");
+    assert_int_equal(file_read(answers, &first, &n), 0);
+    part = strchr(strchr(first, '\n') + 1, '\n') + 1; /* two whole rows and a cut third */
+    files_write(&dir, "answers.jsonl", first, (size_t)(part - first) + 20);
+    RUN("regenerate", "--target", target, "--prompts", prompts, "--where", "split=train",
+        "--max-new", "48", "--batch", "8", "--out", answers);
+    EXPECT(0, "2 of 8 answers are there already");
+    assert_int_equal(file_read(answers, &again, &m), 0);
+    assert_int_equal(n, m);
+    assert_memory_equal(first, again, n); /* also: independent of --batch */
+    free(first);
+    free(again);
+}
+
+static void answers_of_other_prompts_are_refused(void **state) {
+    (void)state;
+    RUN("regenerate", "--target", target, "--prompts", prompts, "--max-new", "48", "--where",
+        "split=heldout", "--out", answers);
+    EXPECT(1, "belongs to other prompts");
+    RUN("regenerate", "--target", target, "--prompts", prompts, "--max-new", "49", "--where",
+        "split=train", "--out", answers);
+    EXPECT(1, "--max-new");
+}
+
+static void plan_states_bytes_and_starts_nothing(void **state) {
+    (void)state;
+    RUN("plan", recipe);
+    EXPECT(0, "8 documents");
+    assert_false(file_exists(out));
+}
+
+static void training_ends_with_a_drafter(void **state) {
+    (void)state;
+    RUN("train", recipe);
+    EXPECT(0, "update");
+    assert_true(file_exists(drafter));
+}
+
+static void speculative_text_is_the_plain_text_and_drafts_are_accepted(void **state) {
+    const char *tau;
+    char *json;
+    size_t n;
+    (void)state;
+    RUN("bench", "--target", target, "--drafter", drafter, "--prompts", prompts, "--where",
+        "split=heldout", "--max-new", "40", "--check", "--bigram", answers, "--json",
+        files_at(&dir, "bench.json"));
+    EXPECT(0, "identical");
+    assert_int_equal(file_read(files_at(&dir, "bench.json"), &json, &n), 0);
+    tau = strstr(strstr(json, "\"all\""), "\"tau\":");
+    assert_non_null(tau);
+    assert_true(atof(tau + 6) > 1.2);
+    free(json);
+}
+
+static void generate_streams_the_same_text_with_and_without_drafter(void **state) {
+    char plain[4096];
+    (void)state;
+    RUN("generate", "--target", target, "--prompt", "a word", "--max-new", "40", "--quiet");
+    EXPECT(0, "");
+    snprintf(plain, sizeof plain, "%.4000s", r.text);
+    RUN("generate", "--target", target, "--drafter", drafter, "--prompt", "a word", "--max-new",
+        "40", "--quiet");
+    EXPECT(0, "");
+    assert_string_equal(plain, r.text);
+}
+
+static void interrupt_saves_and_a_second_run_goes_on_to_the_same_bits(void **state) {
+    char whole[33], stopped[33], path[900], part[700];
+    (void)state;
+    snprintf(path, sizeof path, "%s/model.safetensors", drafter);
+    assert_int_equal(file_hash(path, whole), 0);
+    snprintf(part, sizeof part, "run.out=%s", files_at(&dir, "run2"));
+    run_and_signal(&r, NULL, (const char *const[]){"train", recipe, part, NULL}, 300, SIGINT);
+    assert_true(r.code == 3 || r.code == 0);
+    RUN("train", recipe, part);
+    EXPECT(0, "");
+    snprintf(path, sizeof path, "%s/drafter/model.safetensors", files_at(&dir, "run2"));
+    assert_int_equal(file_hash(path, stopped), 0);
+    assert_string_equal(whole, stopped);
+}
+
+static void every_kind_of_path_is_inspected(void **state) {
+    (void)state;
+    RUN("inspect", target);
+    EXPECT(0, "tokenizer.ggml.model");
+    RUN("inspect", drafter);
+    EXPECT(0, "fc.weight");
+    RUN("inspect", out);
+    EXPECT(0, "checkpoints");
+    RUN("inspect", prompts);
+    EXPECT(1, "neither GGUF nor safetensors");
+}
+
+int main(void) {
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(answers_are_written_in_order_and_continued),
+        cmocka_unit_test(answers_of_other_prompts_are_refused),
+        cmocka_unit_test(plan_states_bytes_and_starts_nothing),
+        cmocka_unit_test(training_ends_with_a_drafter),
+        cmocka_unit_test(speculative_text_is_the_plain_text_and_drafts_are_accepted),
+        cmocka_unit_test(generate_streams_the_same_text_with_and_without_drafter),
+        cmocka_unit_test(interrupt_saves_and_a_second_run_goes_on_to_the_same_bits),
+        cmocka_unit_test(every_kind_of_path_is_inspected),
+    };
+    return cmocka_run_group_tests(tests, begin, end);
+}

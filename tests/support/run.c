@@ -1,0 +1,55 @@
+/* Runs the program under test: see run.h. Output goes through a temporary file, so a child that prints a lot cannot block. */
+#include "support/run.h"
+#include <errno.h>
+#include <signal.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/wait.h>
+#include <time.h>
+#include <unistd.h>
+
+static void child(const char *const *env, const char *const *args, int out) {
+    const char *program = getenv("PACELINE_PROGRAM");
+    const char *argv[128] = {program && *program ? program : "build/paceline"};
+    for (int i = 0; args[i] && i < 126; i++) argv[i + 1] = args[i];
+    for (int i = 0; env && env[i]; i++) putenv((char *)(unsigned long)env[i]);
+    if (dup2(out, 1) < 0 || dup2(out, 2) < 0) _exit(126);
+    if (!freopen("/dev/null", "r", stdin)) _exit(126);
+    execv(argv[0], (char *const *)(unsigned long)argv);
+    _exit(127);
+}
+
+static int wait_for(pid_t pid, int ms, int sig) {
+    int status;
+    for (int waited = 0; sig && waited < ms; waited++) {
+        if (waitpid(pid, &status, WNOHANG) == pid) return status;
+        nanosleep(&(struct timespec){0, 1000000}, NULL);
+    }
+    if (sig) kill(pid, sig);
+    while (waitpid(pid, &status, 0) < 0 && errno == EINTR) {
+    }
+    return status;
+}
+
+void run_and_signal(run_result *r, const char *const *env, const char *const *args, int ms,
+                    int sig) {
+    FILE *out = tmpfile();
+    if (!out) abort();
+    fflush(NULL);
+    pid_t pid = fork();
+    if (pid < 0) abort();
+    if (pid == 0) child(env, args, fileno(out));
+    int status = wait_for(pid, ms, sig);
+    r->code = WIFEXITED(status) ? WEXITSTATUS(status) : 128 + WTERMSIG(status);
+    rewind(out);
+    r->text[fread(r->text, 1, sizeof r->text - 1, out)] = 0;
+    fclose(out);
+}
+
+void run_and_kill(run_result *r, const char *const *env, const char *const *args, int ms) {
+    run_and_signal(r, env, args, ms, SIGKILL);
+}
+void run_program(run_result *r, const char *const *env, const char *const *args) {
+    run_and_signal(r, env, args, 0, 0);
+}

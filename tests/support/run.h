@@ -1,0 +1,22 @@
+/* Runs the program under test (PACELINE_PROGRAM, else build/paceline) as a child and keeps what it prints.
+ *
+ * Arguments are given as one list that ends with NULL; output and errors come back as one text. A child that dies by a signal
+ * gives 128 + signal. */
+#ifndef SUPPORT_RUN_H
+#define SUPPORT_RUN_H
+#include <stddef.h>
+
+typedef struct run_result {
+    int code;
+    char text[65536]; /* standard output and error, cut at the buffer's end */
+} run_result;
+
+/* env: NULL or "NAME=VALUE" strings ending with NULL, set for the child alone. */
+void run_program(run_result *r, const char *const *env, const char *const *args);
+/* Ends the child by SIGKILL after ms milliseconds unless it has ended; code 137 then. */
+void run_and_kill(run_result *r, const char *const *env, const char *const *args, int ms);
+/* Ends it by sig instead, and waits for its own end. */
+void run_and_signal(run_result *r, const char *const *env, const char *const *args, int ms,
+                    int sig);
+
+#endif
