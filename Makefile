@@ -4,7 +4,8 @@
 # program links only the archives that its folder may reach (the table REACH below): the order of
 # the folders is held by the linker. Files are found by wildcard, so adding one needs no edit here.
 #
-# Variables: BUILD (output folder), CC, OPT, PREFIX, DESTDIR, SAN (sanitizers: address,undefined).
+# Variables: BUILD (output folder), CC, OPT, PREFIX, DESTDIR, SAN (sanitizers: address,undefined),
+# V=1 (show whole commands).
 
 BUILD  ?= build
 OPT    ?= -O2 -g
@@ -16,6 +17,10 @@ FUZZ_SECONDS ?= 10
 
 # A missing generator of the environment must not change the language of messages that tools read.
 export LC_ALL := C.UTF-8
+
+# $(call short,WORD): what stands for a whole command; the command itself with V=1.
+Q := $(if $(V),,@)
+short = $(if $(V),,@echo '  $1 $@')
 
 # ---- folders, lowest first, and what each may reach (closed under "may use") -------------------
 FOLDERS := core io expr dev text dist flex data nn model decode train report serve api cli
@@ -76,6 +81,7 @@ test_bins    := $(test_sources:%.c=$(BUILD)/%)
 test_scripts := $(wildcard tests/cli/test_*.sh)
 support      := $(wildcard tests/support/*.c)
 support_objs := $(support:%.c=$(BUILD)/obj/%.o)
+support_lib  := $(if $(support),$(BUILD)/tests/libsupport.a)
 bench_sources:= $(wildcard bench/*.c)
 bench_bins   := $(bench_sources:bench/%.c=$(BUILD)/bench/%)
 fuzz_sources := $(wildcard fuzz/*.c)
@@ -101,25 +107,37 @@ $(BUILD)/flags: FORCE
 
 $(BUILD)/obj/%.o: %.c $(BUILD)/flags
 	@mkdir -p $(@D)
-	$(CC) $(CFLAGS_ALL) $(if $(filter tests/%,$<),-Itests) $(call isa_flags,$<) -MMD -MP -c $< -o $@
+	$(call short,cc  )
+	$(Q)$(CC) $(CFLAGS_ALL) $(if $(filter tests/%,$<),-Itests) $(call isa_flags,$<) -MMD -MP -c $< -o $@
 
 define folder_rules
 $(BUILD)/lib/lib$1.a: $(patsubst %.c,$(BUILD)/obj/%.o,$(wildcard src/$1/*.c))
 	@mkdir -p $$(@D)
 	@rm -f $$@
-	$(AR) rcs $$@ $$^
-$(BUILD)/tests/$1/%: $(BUILD)/obj/tests/$1/%.o $(support_objs) $(call archives,$1)
+	$$(call short,ar  )
+	$$(Q)$(AR) rcs $$@ $$^
+$(BUILD)/tests/$1/%: $(BUILD)/obj/tests/$1/%.o $(support_lib) $(call archives,$1)
 	@mkdir -p $$(@D)
-	$(CC) $$(LDFLAGS_ALL) -o $$@ $$^ $$(TEST_LIBS) $$(LIBS)
+	$$(call short,link)
+	$$(Q)$(CC) $$(LDFLAGS_ALL) -o $$@ $$^ $$(TEST_LIBS) $$(LIBS)
 endef
 $(foreach f,$(FOLDERS),$(eval $(call folder_rules,$f)))
 
+# Helpers of tests: a program takes the objects that it uses, so a helper for one folder burdens no other.
+$(BUILD)/tests/libsupport.a: $(support_objs)
+	@mkdir -p $(@D)
+	@rm -f $@
+	$(call short,ar  )
+	$(Q)$(AR) rcs $@ $^
+
 $(BUILD)/paceline: $(BUILD)/obj/src/cli/main.o $(call archives,cli)
-	$(CC) $(LDFLAGS_ALL) -o $@ $^ $(LIBS)
+	$(call short,link)
+	$(Q)$(CC) $(LDFLAGS_ALL) -o $@ $^ $(LIBS)
 
 $(BUILD)/bench/%: $(BUILD)/obj/bench/%.o $(call archives,api)
 	@mkdir -p $(@D)
-	$(CC) $(LDFLAGS_ALL) -o $@ $^ $(LIBS)
+	$(call short,link)
+	$(Q)$(CC) $(LDFLAGS_ALL) -o $@ $^ $(LIBS)
 
 -include $(all_objs:.o=.d)
 
@@ -154,7 +172,8 @@ fuzz: ## a short libFuzzer run of every fuzz/*.c (needs clang)
 fuzz-build: $(fuzz_sources:fuzz/%.c=$(BUILD)/fuzz/%)
 $(BUILD)/fuzz/%: $(BUILD)/obj/fuzz/%.o $(call archives,api)
 	@mkdir -p $(@D)
-	$(CC) $(subst fuzzer-no-link,fuzzer,$(LDFLAGS_ALL)) -o $@ $^ $(LIBS)
+	$(call short,link)
+	$(Q)$(CC) $(subst fuzzer-no-link,fuzzer,$(LDFLAGS_ALL)) -o $@ $^ $(LIBS)
 
 # ---- everything else ----------------------------------------------------------------------------
 setup: ## install what is missing to build and test (Debian; apt)
@@ -179,7 +198,8 @@ bench: $(bench_bins) ## build and run bench/*.c
 
 # Linked once more, to look for its libraries in lib/ beside it (and theirs too: hence not RUNPATH).
 $(BUILD)/paceline-bundle: $(BUILD)/obj/src/cli/main.o $(call archives,cli)
-	$(CC) $(LDFLAGS_ALL) -Wl,--disable-new-dtags -Wl,-rpath,'$$ORIGIN/lib' -o $@ $^ $(LIBS)
+	$(call short,link)
+	$(Q)$(CC) $(LDFLAGS_ALL) -Wl,--disable-new-dtags -Wl,-rpath,'$$ORIGIN/lib' -o $@ $^ $(LIBS)
 
 bundle: $(BUILD)/paceline-bundle ## build/bundle: the program with its libraries, for machines without them
 	@CC='$(CC)' tools/bundle.sh $< $(BUILD)/bundle

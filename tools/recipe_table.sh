@@ -9,8 +9,8 @@ table() {
     echo '| key | kind | default | range | meaning |'
     echo '| --- | --- | --- | --- | --- |'
     awk -F, '/^X\(/ {
-        for (i = 1; i <= 6; i++) gsub(/^ *(X\()?| *$/, "", $i)
         help = $0; match(help, /"[^"]*"\) *$/); help = substr(help, RSTART + 1, RLENGTH); sub(/"\) *$/, "", help); gsub(/\|/, ", ", help)
+        for (i = 1; i <= 6; i++) gsub(/^ *(X\()?| *$/, "", $i)
         kind = tolower($3); gsub(/_/, " ", kind)
         gsub(/"/, "", $4); value = $4 == "REQUIRED" ? "required" : $4 == "" ? "none" : "`" $4 "`"
         printf "| `%s.%s` | %s | %s | %s | %s |\n", $1, $2, kind, value, $3 ~ /INT|REAL/ ? $5 " … " $6 : "", help
