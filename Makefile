@@ -144,7 +144,12 @@ $(BUILD)/bench/%: $(BUILD)/obj/bench/%.o $(call archives,api)
 # ---- tests --------------------------------------------------------------------------------------
 # Programs run from the root of the repository, one after the other, each under a time limit.
 # PACELINE_PROGRAM tells the end-to-end tests which program to run.
-test: $(program) $(test_bins) ## all tests; ends with 'N passed, N failed, N skipped'
+# Loaded by tests/cli/test_memory.sh to count the bytes a process holds, from outside.
+$(BUILD)/tests/interpose/count.so: tests/interpose/count.c $(BUILD)/flags
+	@mkdir -p $(@D)
+	$(CC) $(CSTD) $(OPT) $(WARN) -shared -fPIC -o $@ $< -ldl
+
+test: $(program) $(test_bins) $(BUILD)/tests/interpose/count.so $(BUILD)/tests/cli/make_tiny ## all tests; ends with 'N passed, N failed, N skipped'
 	@PACELINE_PROGRAM=$(BUILD)/paceline tools/runtests.sh $(BUILD) $(test_bins) $(test_scripts)
 
 SUBSET ?=

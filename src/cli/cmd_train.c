@@ -5,10 +5,12 @@
 #include "cli/command.h"
 #include "cli/progress.h"
 #include "core/clock.h"
+#include "io/json.h"
 #include "train/train.h"
 #include <math.h>
 #include <signal.h>
 #include <stdio.h>
+#include <stdlib.h>
 #include <string.h>
 
 static const arg_spec train_spec[] = {
@@ -16,7 +18,10 @@ static const arg_spec train_spec[] = {
     {"--quiet", ARG_FLAG, NULL, "no progress line"},
     {NULL, ARG_FLAG, NULL, NULL},
 };
-static const arg_spec plan_spec[] = {{NULL, ARG_FLAG, NULL, NULL}};
+static const arg_spec plan_spec[] = {
+    {"--json", ARG_FLAG, NULL, "print one JSON object"},
+    {NULL, ARG_FLAG, NULL, NULL},
+};
 
 static volatile sig_atomic_t interrupts; /* set by the handler alone; read between updates */
 static volatile int stop_flag;
@@ -77,14 +82,46 @@ static err run_train(const args *a) {
     return e;
 }
 
+static void set_count(json_t *o, const char *key, int64_t v) {
+    json_object_set_new(o, key, json_integer(v));
+}
+
+static void print_plan_json(const train_plan *p) {
+    json_t *o = json_object(), *arenas = json_array();
+    set_count(o, "documents", p->documents);
+    set_count(o, "tokens", p->tokens);
+    set_count(o, "supervised", p->supervised);
+    set_count(o, "rows_per_epoch", p->rows_per_epoch);
+    set_count(o, "updates", p->updates);
+    set_count(o, "drafter_params", p->drafter_params);
+    set_count(o, "target_params", p->target_params);
+    set_count(o, "total_bytes", (int64_t)p->total_bytes);
+    set_count(o, "allowance", (int64_t)p->allowance);
+    json_object_set_new(o, "flops_per_epoch", json_real(p->flops_per_epoch));
+    for (int i = 0; i < p->n_arenas; i++) {
+        json_t *line = json_object();
+        json_object_set_new(line, "name", json_string(p->arenas[i].name));
+        set_count(line, "bytes", (int64_t)p->arenas[i].bytes);
+        json_array_append_new(arenas, line);
+    }
+    json_object_set_new(o, "arenas", arenas);
+    char *text = json_dumps(o, JSON_INDENT(1));
+    printf("%s\n", text ? text : "{}");
+    free(text);
+    json_decref(o);
+}
+
 static err run_plan(const args *a) {
     recipe *r = NULL;
     train *t = NULL;
     str text = {0};
     err e = load(a, &r);
     if (!e) e = train_open(&t, r, &(train_options){.plan_only = 1});
-    if (!e) e = train_plan_text(t, &text);
-    if (!e) printf("%s", text.s ? text.s : "");
+    if (!e && args_has(a, "--json"))
+        print_plan_json(train_get_plan(t));
+    else if (!e)
+        e = train_plan_text(t, &text);
+    if (text.n) printf("%s", text.s);
     str_free(&text);
     train_close(t);
     recipe_free(r);
