@@ -9,32 +9,37 @@
 #include "dev/dev.h"
 #include "expr/expr.h"
 
-typedef struct block_run { int32_t start, length; int32_t full; } block_run; /* tiles start..start+length-1; full 1, partial 0 */
+typedef struct block_run {
+    int32_t start, length;
+    int32_t full;
+} block_run; /* tiles start..start+length-1; full 1, partial 0 */
 
 typedef struct block_mask {
-    int64_t batch, heads;          /* extents stored: the problem's, or 1 where not named */
+    int64_t batch, heads; /* extents stored: the problem's, or 1 where not named */
     int64_t q_len, kv_len;
     int32_t tile_q, tile_kv;
     int64_t q_tiles, kv_tiles;
     /* Row r = (b*heads + h)*q_tiles + qt has runs row_run[row_start[r] .. row_start[r+1]), by start, not touching if alike. */
-    const int64_t *row_start; const block_run *row_run;
+    const int64_t *row_start;
+    const block_run *row_run;
     /* Column c = (b*heads + h)*kv_tiles + kt, runs over query tiles: the exact transpose. */
-    const int64_t *col_start; const block_run *col_run;
-    int64_t empty, partial, full;  /* tiles over stored batch and heads */
-    int64_t undecided;             /* tiles the analysis left to counting */
-    size_t bytes, peak_bytes;      /* of the mask; of building it */
-    double build_ms;               /* tables and both directions */
-    int no_empty_row;              /* every query row sees at least one key: proven or counted */
-    int may_leave;                 /* some load is not proven inside its array in a visible or evaluated cell */
+    const int64_t *col_start;
+    const block_run *col_run;
+    int64_t empty, partial, full; /* tiles over stored batch and heads */
+    int64_t undecided;            /* tiles the analysis left to counting */
+    size_t bytes, peak_bytes;     /* of the mask; of building it */
+    double build_ms;              /* tables and both directions */
+    int no_empty_row;             /* every query row sees at least one key: proven or counted */
+    int may_leave; /* some load is not proven inside its array in a visible or evaluated cell */
 } block_mask;
 
 typedef struct block_mask_args {
-    const expr *mask;              /* NULL: everything visible */
+    const expr *mask; /* NULL: everything visible */
     const expr_env *env;
-    int64_t batch, heads;          /* the problem's extents */
+    int64_t batch, heads; /* the problem's extents */
     int64_t q_len, kv_len;
-    int32_t tile_q, tile_kv;       /* 0: 128 */
-    size_t budget;                 /* 0: 256 MiB */
+    int32_t tile_q, tile_kv; /* 0: 128 */
+    size_t budget;           /* 0: 256 MiB */
 } block_mask_args;
 
 /* All memory from a. d may be NULL (one thread). */

@@ -8,17 +8,25 @@
 #include "flex/blockmask.h"
 
 /* A strided view [B, H, L, D]: element strides, last stride 1 implied. fp32 or bf16. */
-typedef struct flex_view { dtype type; const void *data; int64_t sb, sh, sl; } flex_view;
-typedef struct flex_out { float *data; int64_t sb, sh, sl; } flex_out; /* fp32 outputs and gradients */
+typedef struct flex_view {
+    dtype type;
+    const void *data;
+    int64_t sb, sh, sl;
+} flex_view;
+typedef struct flex_out {
+    float *data;
+    int64_t sb, sh, sl;
+} flex_out; /* fp32 outputs and gradients */
 
 typedef struct flex_problem {
-    int64_t batch, q_heads, kv_heads, q_len, kv_len, dim, v_dim; /* dim, v_dim multiples of 8, 8..256 */
-    dtype type;                   /* of q, k, v: F32 or BF16; outputs are fp32 */
-    float scale;                  /* 0: 1/sqrt(dim) */
-    const expr *mask;             /* NULL: everything visible. Borrowed for the plan's life */
-    const expr_env *env;          /* values of captures; borrowed, may be rebound with flex_plan_rebind */
-    int32_t tile_q, tile_kv;      /* 0: chosen by the plan */
-    size_t mask_budget;           /* 0: 256 MiB */
+    int64_t batch, q_heads, kv_heads, q_len, kv_len, dim,
+        v_dim;           /* dim, v_dim multiples of 8, 8..256 */
+    dtype type;          /* of q, k, v: F32 or BF16; outputs are fp32 */
+    float scale;         /* 0: 1/sqrt(dim) */
+    const expr *mask;    /* NULL: everything visible. Borrowed for the plan's life */
+    const expr_env *env; /* values of captures; borrowed for the plan's life */
+    int32_t tile_q, tile_kv; /* 0: chosen by the plan */
+    size_t mask_budget;      /* 0: 256 MiB */
 } flex_problem;
 
 typedef struct flex_plan flex_plan;
@@ -28,30 +36,32 @@ const block_mask *flex_plan_mask(const flex_plan *p);
 const flex_problem *flex_plan_problem(const flex_plan *p);
 size_t flex_forward_workspace(const flex_plan *p, int threads);
 size_t flex_backward_workspace(const flex_plan *p, int threads);
-double flex_plan_visited(const flex_plan *p);       /* share of cells in visited tiles */
-double flex_dense_bytes(const flex_plan *p);        /* what one dense fp32 score matrix would take */
+double flex_plan_visited(const flex_plan *p); /* share of cells in visited tiles */
+double flex_dense_bytes(const flex_plan *p);  /* what one dense fp32 score matrix would take */
 /* Human-readable explanation (kernel and why, tiles by kind, share visited, bytes taken, dense bytes, compiles). */
 MUST_CHECK err flex_plan_explain(const flex_plan *p, str *out);
 
 typedef struct flex_io {
     flex_view q, k, v;
-    flex_out o;                   /* [B, Hq, L, Dv] */
-    float *lse;                   /* [B, Hq, L] contiguous; NULL in forward: not wanted. Needed by backward */
+    flex_out o; /* [B, Hq, L, Dv] */
+    float *lse; /* [B, Hq, L] contiguous; NULL in forward: not wanted. Needed by backward */
     /* backward only: */
-    flex_view d_o;                /* fp32 gradient of o */
-    const float *d_lse;           /* [B, Hq, L] or NULL */
-    flex_out dq, dk, dv;          /* written whole (not accumulated) */
-    void *workspace;              /* of the size the plan states, 64-aligned */
-    int *left;                    /* set to 1 when a load left its array in an evaluated cell; may be NULL */
-    int64_t left_cell[4];         /* b, h, q, kv of one such cell */
+    flex_view d_o;       /* fp32 gradient of o */
+    const float *d_lse;  /* [B, Hq, L] or NULL */
+    flex_out dq, dk, dv; /* written whole (not accumulated) */
+    void *workspace;     /* of the size the plan states, 64-aligned */
+    int *left;           /* set to 1 when a load left its array in an evaluated cell; may be NULL */
+    int64_t left_cell[4]; /* b, h, q, kv of one such cell */
 } flex_io;
 MUST_CHECK err flex_forward(const flex_plan *p, dev *d, flex_io *io);
-MUST_CHECK err flex_backward(const flex_plan *p, dev *d, flex_io *io); /* reads o, lse of forward, d_o, d_lse */
+MUST_CHECK err flex_backward(const flex_plan *p, dev *d,
+                             flex_io *io); /* reads o, lse of forward, d_o, d_lse */
 
 /* The quadratic definition in double, one loop per index; used by tests and PACELINE_REFERENCE=1. */
 MUST_CHECK err flex_reference_forward(const flex_problem *p, flex_io *io);
 MUST_CHECK err flex_reference_backward(const flex_problem *p, flex_io *io);
 /* Merges n partial results by their LSE: o[n] rows of dv; empty parts carry -inf. Definition of B02. */
-void flex_merge(int n, const float *const *o, const float *lse, int64_t dv, float *out, float *out_lse);
+void flex_merge(int n, const float *const *o, const float *lse, int64_t dv, float *out,
+                float *out_lse);
 
 #endif

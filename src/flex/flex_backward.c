@@ -1,0 +1,282 @@
+/* Backward: two kinds of tasks over the same walk, both recomputing P from the saved LSE.
+ *
+ * A row task owns a query tile and makes dQ, as forward does, on transposed scores. A column task owns a key tile and
+ * makes dK and dV, over all query heads of its kv head in order, on plain scores with K and V packed once. Seven
+ * products a tile instead of five buy gradients that no other task adds to: no atomics, no order of arrival, the same
+ * bits for any number of threads. delta = rowsum(dO * O) - dLSE is made first, one float a row. */
+#include "flex/flex_private.h"
+#include "core/env.h"
+#include <math.h>
+#include <string.h>
+
+/* One thread's buffers. A row task uses N = share * pad columns, a column task the padded key tile; the larger counts. */
+typedef struct bwd_scratch {
+    float *rows, *rows_o;     /* unpacked rows of q or k, of dO or v */
+    float *panels, *panels_o; /* the same in panels */
+    float *s, *dp;            /* scores of one tile */
+    float *a, *b;             /* rows of the walked side: k or q [tile, D], v or dO [tile, Dv] */
+    float *acc, *acc_v;       /* dQ [share, tile_q, D] or dK [tile_kv, D]; dV [tile_kv, Dv] */
+    float *lse, *delta;       /* per query of the tile and head */
+    uint8_t *mask, *mask_t;
+    void *expr;
+    size_t bytes;
+} bwd_scratch;
+
+typedef struct bwd_run {
+    const flex_plan *p;
+    flex_io *io;
+    float *delta; /* [B, Hq, L] */
+    char *workspace;
+    flex__left left;
+} bwd_run;
+
+static bwd_scratch carve(const flex_plan *p, char *base) {
+    const flex_problem *q = &p->p;
+    int64_t tq = flex__pad(q->tile_q, TILE_LANES), tk = flex__pad(q->tile_kv, TILE_LANES),
+            D = q->dim, E = q->v_dim;
+    int64_t n = p->share * tq, wide = n > tk ? n : tk, tile = tq > tk ? tq : tk;
+    bwd_scratch s;
+    flex__carver c = {base, 0};
+    s.rows = flex__carve(&c, wide * D * 4);
+    s.rows_o = flex__carve(&c, wide * E * 4);
+    s.panels = flex__carve(&c, wide * D * 4);
+    s.panels_o = flex__carve(&c, wide * E * 4);
+    s.s = flex__carve(&c, n * tk * 4);
+    s.dp = flex__carve(&c, n * tk * 4);
+    s.a = flex__carve(&c, tile * D * 4);
+    s.b = flex__carve(&c, tile * E * 4);
+    s.acc = flex__carve(&c, wide * D * 4);
+    s.acc_v = flex__carve(&c, tk * E * 4);
+    s.lse = flex__carve(&c, n * 4);
+    s.delta = flex__carve(&c, n * 4);
+    s.mask = flex__carve(&c, tq * tk);
+    s.mask_t = flex__carve(&c, tq * tk);
+    s.expr = flex__carve(&c, (int64_t)p->mask_scratch);
+    s.bytes = c.used;
+    return s;
+}
+
+static size_t delta_bytes(const flex_problem *q) {
+    return (size_t)flex__pad(q->batch * q->q_heads * q->q_len * 4, 64);
+}
+
+size_t flex_backward_workspace(const flex_plan *p, int threads) {
+    return delta_bytes(&p->p) + carve(p, NULL).bytes * (size_t)threads;
+}
+
+enum { DELTA_ROWS = 256 };
+
+static err delta_task(void *ctx, int64_t task, int thread) {
+    bwd_run *x = ctx;
+    const flex_problem *q = &x->p->p;
+    int64_t chunks = (q->q_len + DELTA_ROWS - 1) / DELTA_ROWS, line = task / chunks,
+            l0 = task % chunks * DELTA_ROWS;
+    int64_t b = line / q->q_heads, h = line % q->q_heads, l1 = flex__min(l0 + DELTA_ROWS, q->q_len);
+    (void)thread;
+    for (int64_t l = l0; l < l1; l++) {
+        const float *o = flex__out_at(&x->io->o, b, h, l), *d_o = flex__at(&x->io->d_o, b, h, l);
+        float dot = x->p->ops->dot(o, d_o, q->v_dim);
+        x->delta[line * q->q_len + l] =
+            x->io->d_lse ? dot - x->io->d_lse[line * q->q_len + l] : dot;
+    }
+    return ERR_OK;
+}
+
+/* LSE and delta of rows l .. l+n-1 of head h; an empty row gets LSE +inf, so that its P is exp(-inf) = 0. */
+static void load_rows(const bwd_run *x, int64_t b, int64_t h, int64_t l, int64_t n, int64_t pad,
+                      float *lse, float *delta) {
+    const flex_problem *q = &x->p->p;
+    int64_t at = (b * q->q_heads + h) * q->q_len + l;
+    for (int64_t i = 0; i < pad; i++) {
+        float v = i < n ? x->io->lse[at + i] : INFINITY;
+        lse[i] = v == -INFINITY ? INFINITY : v;
+        delta[i] = i < n && lse[i] != INFINITY ? x->delta[at + i] : 0.0f;
+    }
+}
+
+/* ---- row tasks: dQ ---- */
+
+static void dq_tile(bwd_run *x, const flex__task *t, const bwd_scratch *s, int64_t tile, int full) {
+    const flex_plan *p = x->p;
+    const flex_problem *q = &p->p;
+    const tileops *ops = p->ops;
+    int64_t k0 = tile * q->tile_kv, nk = flex__min(q->tile_kv, q->kv_len - k0),
+            cols = t->heads * t->pad;
+    float *k = (float *)flex__rows(ops, &x->io->k, t->b, t->kv_head, k0, nk, q->dim, s->a, !full);
+    const float *v = flex__rows(ops, &x->io->v, t->b, t->kv_head, k0, nk, q->v_dim, s->b, 0);
+    flex__times_panels(ops, k, nk, q->dim, s->panels, cols, s->s, cols);
+    flex__times_panels(ops, v, nk, q->v_dim, s->panels_o, cols, s->dp, cols);
+    tile_scores sc = {.s = s->s,
+                      .dp = s->dp,
+                      .ld = cols,
+                      .rows = nk,
+                      .cols = cols,
+                      .scale = q->scale,
+                      .lse = s->lse,
+                      .delta = s->delta};
+    if (full) {
+        ops->grad_cols(&sc);
+    } else {
+        flex__mask_tile_t(p, t, k0, nk, s->mask, s->mask_t, s->expr, &x->left);
+        sc.cols = t->pad;
+        sc.mask = s->mask_t;
+        sc.ldm = t->pad;
+        for (int64_t g = 0; g < t->heads; g++) {
+            ops->grad_cols(&sc);
+            sc.s += t->pad, sc.dp += t->pad, sc.lse += t->pad, sc.delta += t->pad;
+        }
+    }
+    const flex__masked_mm mm = {.heads = t->heads,
+                                .m = t->n,
+                                .n = q->dim,
+                                .k = nk,
+                                .a = s->s,
+                                .sak = cols,
+                                .a_head = t->pad,
+                                .b = k,
+                                .c = s->acc,
+                                .c_head = t->n * q->dim,
+                                .mask = full ? NULL : s->mask_t,
+                                .sk = t->pad};
+    flex__mm_masked(ops, &mm);
+}
+
+static void dq_task(bwd_run *x, int64_t index, const bwd_scratch *s) {
+    const flex_plan *p = x->p;
+    const flex_problem *q = &p->p;
+    const block_mask *m = &p->mask;
+    flex__task t = flex__row_task(p, index);
+    int64_t line = flex__line(m, t.b, t.h0) * m->q_tiles + t.tile;
+    memset(s->acc, 0, (size_t)(t.heads * t.n * q->dim) * sizeof(float));
+    if (m->row_start[line] < m->row_start[line + 1]) {
+        flex__pack_queries(p, &x->io->q, &t, q->dim, s->rows, s->panels);
+        flex__pack_queries(p, &x->io->d_o, &t, q->v_dim, s->rows_o, s->panels_o);
+        for (int64_t g = 0; g < t.heads; g++)
+            load_rows(x, t.b, t.h0 + g, t.start, t.n, t.pad, s->lse + g * t.pad,
+                      s->delta + g * t.pad);
+    }
+    for (int64_t r = m->row_start[line]; r < m->row_start[line + 1]; r++) {
+        const block_run *run = &m->row_run[r];
+        for (int64_t k = run->start; k < (int64_t)run->start + run->length; k++)
+            dq_tile(x, &t, s, k, run->full);
+    }
+    for (int64_t g = 0; g < t.heads; g++) {
+        for (int64_t i = 0; i < t.n; i++)
+            memcpy(flex__out_at(&x->io->dq, t.b, t.h0 + g, t.start + i),
+                   s->acc + (g * t.n + i) * q->dim, (size_t)q->dim * sizeof(float));
+    }
+}
+
+/* ---- column tasks: dK and dV ---- */
+
+/* One head's query tile against the packed key tile. */
+static void dkv_head(bwd_run *x, const flex__task *t, const bwd_scratch *s, int64_t h, int64_t q0,
+                     int64_t nq, int full) {
+    const flex_plan *p = x->p;
+    const flex_problem *q = &p->p;
+    const tileops *ops = p->ops;
+    float *rows = (float *)flex__rows(ops, &x->io->q, t->b, h, q0, nq, q->dim, s->a, !full);
+    float *rows_o = (float *)flex__rows(ops, &x->io->d_o, t->b, h, q0, nq, q->v_dim, s->b, !full);
+    flex__times_panels(ops, rows, nq, q->dim, s->panels, t->pad, s->s, t->pad);
+    flex__times_panels(ops, rows_o, nq, q->v_dim, s->panels_o, t->pad, s->dp, t->pad);
+    load_rows(x, t->b, h, q0, nq, nq, s->lse, s->delta);
+    const tile_scores sc = {.s = s->s,
+                            .dp = s->dp,
+                            .ld = t->pad,
+                            .rows = nq,
+                            .cols = t->pad,
+                            .mask = full ? NULL : s->mask,
+                            .ldm = t->pad,
+                            .scale = q->scale,
+                            .lse = s->lse,
+                            .delta = s->delta};
+    ops->grad_rows(&sc);
+    flex__masked_mm mm = {.heads = 1,
+                          .m = t->n,
+                          .n = q->v_dim,
+                          .k = nq,
+                          .a = s->s,
+                          .sak = t->pad,
+                          .b = rows_o,
+                          .c = s->acc_v,
+                          .mask = sc.mask,
+                          .sk = t->pad};
+    flex__mm_masked(ops, &mm);
+    mm.n = q->dim, mm.a = s->dp, mm.b = rows, mm.c = s->acc;
+    flex__mm_masked(ops, &mm);
+}
+
+/* The column's runs for heads h0 .. h0+heads-1, which share them. */
+static void dkv_column(bwd_run *x, const flex__task *t, const bwd_scratch *s, int64_t h0,
+                       int64_t heads) {
+    const flex_plan *p = x->p;
+    const flex_problem *q = &p->p;
+    const block_mask *m = &p->mask;
+    int64_t line = flex__line(m, t->b, h0) * m->kv_tiles + t->tile;
+    for (int64_t r = m->col_start[line]; r < m->col_start[line + 1]; r++) {
+        const block_run *run = &m->col_run[r];
+        for (int64_t tile = run->start; tile < (int64_t)run->start + run->length; tile++) {
+            int64_t q0 = tile * q->tile_q, nq = flex__min(q->tile_q, q->q_len - q0);
+            if (!run->full)
+                flex__mask_tile(p, t->b, h0, q0, nq, t->start, t->n, s->mask, t->pad, s->expr,
+                                &x->left);
+            for (int64_t h = h0; h < h0 + heads; h++) dkv_head(x, t, s, h, q0, nq, run->full);
+        }
+    }
+}
+
+static void dkv_task(bwd_run *x, int64_t index, const bwd_scratch *s) {
+    const flex_plan *p = x->p;
+    const flex_problem *q = &p->p;
+    flex__task t = flex__col_task(p, index);
+    memset(s->acc, 0, (size_t)(t.n * q->dim) * sizeof(float));
+    memset(s->acc_v, 0, (size_t)(t.n * q->v_dim) * sizeof(float));
+    const float *k =
+        flex__rows(p->ops, &x->io->k, t.b, t.kv_head, t.start, t.n, q->dim, s->rows, 0);
+    const float *v =
+        flex__rows(p->ops, &x->io->v, t.b, t.kv_head, t.start, t.n, q->v_dim, s->rows_o, 0);
+    flex__panels(p->ops, k, t.n, t.pad, q->dim, s->panels);
+    flex__panels(p->ops, v, t.n, t.pad, q->v_dim, s->panels_o);
+    if (p->mask.heads == 1) {
+        dkv_column(x, &t, s, t.h0, t.heads);
+    } else {
+        for (int64_t g = 0; g < t.heads; g++) dkv_column(x, &t, s, t.h0 + g, 1);
+    }
+    for (int64_t j = 0; j < t.n; j++) {
+        memcpy(flex__out_at(&x->io->dk, t.b, t.kv_head, t.start + j), s->acc + j * q->dim,
+               (size_t)q->dim * sizeof(float));
+        memcpy(flex__out_at(&x->io->dv, t.b, t.kv_head, t.start + j), s->acc_v + j * q->v_dim,
+               (size_t)q->v_dim * sizeof(float));
+    }
+}
+
+static err backward_task(void *ctx, int64_t task, int thread) {
+    bwd_run *x = ctx;
+    const flex_plan *p = x->p;
+    bwd_scratch s = carve(p, x->workspace + carve(p, NULL).bytes * (size_t)thread);
+    int64_t index = p->all_order[task];
+    if (index < p->row_tasks)
+        dq_task(x, index, &s);
+    else
+        dkv_task(x, index - p->row_tasks, &s);
+    return ERR_OK;
+}
+
+err flex_backward(const flex_plan *p, dev *d, flex_io *io) {
+    const flex_problem *q = &p->p;
+    const char *ref = env_get(ENV_PACELINE_REFERENCE);
+    if (ref && !strcmp(ref, "1")) return flex_reference_backward(q, io);
+    TRY(flex__check_io(q, io, 1));
+    if (p->row_tasks + p->col_tasks == 0) return ERR_OK;
+    if (!io->workspace || (uintptr_t)io->workspace % 64)
+        return err_set(ERR_USAGE,
+                       "attention: backward needs a workspace of %zu bytes, aligned to 64",
+                       flex_backward_workspace(p, dev_threads(d)));
+    bwd_run x = {.p = p, .io = io, .delta = io->workspace, .left.lock = PTHREAD_MUTEX_INITIALIZER};
+    x.workspace = (char *)io->workspace + delta_bytes(q);
+    int64_t chunks = (q->q_len + DELTA_ROWS - 1) / DELTA_ROWS;
+    TRY(pool_run(dev_pool(d), q->batch * q->q_heads * chunks, delta_task, &x));
+    TRY(pool_run(dev_pool(d), p->row_tasks + p->col_tasks, backward_task, &x));
+    flex__tell_left(&x.left, io);
+    return ERR_OK;
+}

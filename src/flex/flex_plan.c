@@ -1,0 +1,264 @@
+/* From a problem to a plan: checks with sentences, tile sizes, the block mask, the order of tasks, and the words that
+ * explain it.
+ *
+ * Everything that depends on shapes alone is decided here, once; a run only walks. Tasks are sorted by cost, longest
+ * first, so that threads end together; who runs which task changes no bit. Runs nothing itself. */
+#include "flex/flex_private.h"
+#include "core/str.h"
+#include <math.h>
+#include <stdlib.h>
+
+enum { DEFAULT_TILE = 64, MAX_TILE = 1024, MAX_COLUMNS = 256, MAX_SHARE = 8 };
+enum {
+    WEIGHT_DQ = 3,
+    WEIGHT_DKV = 4
+}; /* products per tile: for dQ (S, dP, dQ); for dK and dV (S, dP, dK, dV) */
+
+static err check_dim(const char *what, int64_t d) {
+    if (d >= 8 && d <= 256 && d % 8 == 0) return ERR_OK;
+    return err_set(ERR_SHAPE, "attention: %s is %lld; it must be a multiple of 8 from 8 to 256",
+                   what, (long long)d);
+}
+
+static err check_tile(const char *what, int32_t t) {
+    if (t == 0 || (t >= 8 && t <= MAX_TILE && t % 8 == 0)) return ERR_OK;
+    return err_set(
+        ERR_RANGE,
+        "attention: %s is %d; give a multiple of 8 from 8 to %d, or 0 to let the plan choose", what,
+        t, MAX_TILE);
+}
+
+err flex__check_problem(const flex_problem *p) {
+    const int64_t extents[] = {p->batch, p->q_len, p->kv_len};
+    static const char *const names[] = {"batch", "query length", "key length"};
+    for (int i = 0; i < 3; i++) {
+        if (extents[i] < 0 || extents[i] > INT64_C(1) << 40)
+            return err_set(ERR_RANGE, "attention: %s is %lld; it must be from 0 to 2^40", names[i],
+                           (long long)extents[i]);
+    }
+    if (p->q_heads < 1 || p->kv_heads < 1)
+        return err_set(
+            ERR_SHAPE,
+            "attention: %lld query heads and %lld key/value heads given; both must be at least 1",
+            (long long)p->q_heads, (long long)p->kv_heads);
+    if (p->q_heads % p->kv_heads)
+        return err_set(
+            ERR_SHAPE,
+            "attention: %lld query heads cannot share %lld key/value heads evenly; use a divisor of %lld",
+            (long long)p->q_heads, (long long)p->kv_heads, (long long)p->q_heads);
+    TRY(check_dim("head dimension of q and k", p->dim));
+    TRY(check_dim("head dimension of v", p->v_dim));
+    if (p->type != DT_F32 && p->type != DT_BF16)
+        return err_set(ERR_SHAPE, "attention: q, k and v are %s; F32 and BF16 are supported",
+                       dtype_name(p->type));
+    if (!isfinite(p->scale))
+        return err_set(ERR_RANGE, "attention: scale is %g; it must be finite", (double)p->scale);
+    TRY(check_tile("tile_q", p->tile_q));
+    TRY(check_tile("tile_kv", p->tile_kv));
+    if (!p->mask) return ERR_OK;
+    if (!p->env)
+        return err_set(ERR_USAGE, "attention: a mask is given without the values of its captures");
+    return expr_check_env(p->mask, p->env);
+}
+
+static err check_view(const char *what, dtype have, const void *data, dtype want, int64_t cells) {
+    if (have != want)
+        return err_set(ERR_SHAPE, "attention: %s is %s where the plan was made for %s", what,
+                       dtype_name(have), dtype_name(want));
+    if (cells > 0 && !data) return err_set(ERR_USAGE, "attention: %s has no data", what);
+    return ERR_OK;
+}
+
+err flex__check_io(const flex_problem *p, const flex_io *io, int backward) {
+    int64_t nq = p->batch * p->q_heads * p->q_len, nk = p->batch * p->kv_heads * p->kv_len;
+    TRY(check_view("q", io->q.type, io->q.data, p->type, nq));
+    TRY(check_view("k", io->k.type, io->k.data, p->type, nk));
+    TRY(check_view("v", io->v.type, io->v.data, p->type, nk));
+    TRY(check_view("o", DT_F32, io->o.data, DT_F32, nq));
+    if (!backward) return ERR_OK;
+    TRY(check_view("the gradient of o", io->d_o.type, io->d_o.data, DT_F32, nq));
+    TRY(check_view("lse (which backward needs)", DT_F32, io->lse, DT_F32, nq));
+    TRY(check_view("dq", DT_F32, io->dq.data, DT_F32, nq));
+    TRY(check_view("dk", DT_F32, io->dk.data, DT_F32, nk));
+    return check_view("dv", DT_F32, io->dv.data, DT_F32, nk);
+}
+
+/* ---- tasks, longest first ---- */
+
+typedef struct costed {
+    int64_t cost, index;
+} costed;
+
+static int by_cost(const void *a, const void *b) {
+    const costed *x = a, *y = b;
+    if (x->cost != y->cost) return x->cost < y->cost ? 1 : -1;
+    return x->index < y->index ? -1 : x->index > y->index;
+}
+
+static int64_t tiles_in(const int64_t *start, const block_run *run, int64_t line) {
+    int64_t n = 0;
+    for (int64_t r = start[line]; r < start[line + 1]; r++) n += run[r].length;
+    return n;
+}
+
+flex__task flex__row_task(const flex_plan *p, int64_t index) {
+    flex__task t = {0};
+    t.tile = index % p->mask.q_tiles;
+    index /= p->mask.q_tiles;
+    int64_t part = index % p->shares;
+    index /= p->shares;
+    t.kv_head = index % p->p.kv_heads;
+    t.b = index / p->p.kv_heads;
+    t.h0 = t.kv_head * p->group + part * p->share;
+    t.heads = flex__min(p->share, p->group - part * p->share);
+    t.start = t.tile * p->mask.tile_q;
+    t.n = flex__min(p->mask.tile_q, p->p.q_len - t.start);
+    t.pad = flex__pad(t.n, TILE_LANES);
+    return t;
+}
+
+flex__task flex__col_task(const flex_plan *p, int64_t index) {
+    flex__task t = {0};
+    t.tile = index % p->mask.kv_tiles;
+    index /= p->mask.kv_tiles;
+    t.kv_head = index % p->p.kv_heads;
+    t.b = index / p->p.kv_heads;
+    t.h0 = t.kv_head * p->group;
+    t.heads = p->group;
+    t.start = t.tile * p->mask.tile_kv;
+    t.n = flex__min(p->mask.tile_kv, p->p.kv_len - t.start);
+    t.pad = flex__pad(t.n, TILE_LANES);
+    return t;
+}
+
+static int64_t row_cost(const flex_plan *p, int64_t index) {
+    flex__task t = flex__row_task(p, index);
+    const block_mask *m = &p->mask;
+    int64_t line = flex__line(m, t.b, t.h0) * m->q_tiles + t.tile;
+    return t.heads * t.n * tiles_in(m->row_start, m->row_run, line) * m->tile_kv;
+}
+
+static int64_t col_cost(const flex_plan *p, int64_t index) {
+    flex__task t = flex__col_task(p, index);
+    const block_mask *m = &p->mask;
+    int64_t tiles = 0, apart = m->heads == 1 ? 1 : t.heads;
+    for (int64_t g = 0; g < apart; g++)
+        tiles +=
+            tiles_in(m->col_start, m->col_run, flex__line(m, t.b, t.h0 + g) * m->kv_tiles + t.tile);
+    return t.heads / apart * t.n * tiles * m->tile_q;
+}
+
+/* Both orders: rows alone for forward, rows and columns together for backward. */
+static err order_tasks(flex_plan *p, arena *a) {
+    size_t rows = (size_t)p->row_tasks, all = rows + (size_t)p->col_tasks;
+    int64_t *row_order, *all_order;
+    costed *c;
+    TRY(arena_alloc_raw(a, rows, sizeof *row_order, &row_order));
+    TRY(arena_alloc_raw(a, all, sizeof *all_order, &all_order));
+    TRY(mem_new(all + 1, sizeof *c, &c));
+    for (size_t i = 0; i < rows; i++) c[i] = (costed){row_cost(p, (int64_t)i), (int64_t)i};
+    qsort(c, rows, sizeof *c, by_cost);
+    for (size_t i = 0; i < rows; i++) {
+        row_order[i] = c[i].index;
+        c[i].cost *= WEIGHT_DQ;
+    }
+    for (size_t i = rows; i < all; i++)
+        c[i] = (costed){WEIGHT_DKV * col_cost(p, (int64_t)(i - rows)), (int64_t)i};
+    qsort(c, all, sizeof *c, by_cost);
+    for (size_t i = 0; i < all; i++) all_order[i] = c[i].index;
+    mem_free(c);
+    p->row_order = row_order;
+    p->all_order = all_order;
+    return ERR_OK;
+}
+
+static double share_visited(const block_mask *m) {
+    double cells = (double)m->q_len * (double)m->kv_len * (double)m->batch * (double)m->heads,
+           seen = 0.0;
+    for (int64_t line = 0; cells > 0.0 && line < m->batch * m->heads * m->q_tiles; line++) {
+        int64_t rows = flex__min(m->tile_q, m->q_len - line % m->q_tiles * m->tile_q);
+        for (int64_t r = m->row_start[line]; r < m->row_start[line + 1]; r++) {
+            int64_t k0 = (int64_t)m->row_run[r].start * m->tile_kv;
+            seen += (double)rows *
+                    (double)flex__min((int64_t)m->row_run[r].length * m->tile_kv, m->kv_len - k0);
+        }
+    }
+    return cells > 0.0 ? seen / cells : 0.0;
+}
+
+err flex_plan_create(flex_plan **out, dev *d, const flex_problem *problem, arena *a) {
+    flex_plan *p;
+    TRY(flex__check_problem(problem));
+    TRY(arena_alloc(a, 1, sizeof *p, &p));
+    p->p = *problem;
+    flex_problem *q = &p->p;
+    if (q->scale == 0.0f) q->scale = (float)(1.0 / sqrt((double)q->dim));
+    if (!q->tile_q) q->tile_q = DEFAULT_TILE;
+    if (!q->tile_kv) q->tile_kv = DEFAULT_TILE;
+    p->ops = tileops_get(dev_get_isa(d));
+    const block_mask_args args = {q->mask,   q->env,    q->batch,   q->q_heads,    q->q_len,
+                                  q->kv_len, q->tile_q, q->tile_kv, q->mask_budget};
+    TRY(blockmask_build(&p->mask, &args, a, d));
+    p->group = q->q_heads / q->kv_heads;
+    p->share =
+        flex__min(flex__min(p->group, MAX_SHARE), MAX_COLUMNS / flex__pad(q->tile_q, TILE_LANES));
+    if (p->share < 1 || p->mask.heads > 1) p->share = 1;
+    p->shares = (p->group + p->share - 1) / p->share;
+    p->row_tasks = q->batch * q->kv_heads * p->shares * p->mask.q_tiles;
+    p->col_tasks = q->batch * q->kv_heads * p->mask.kv_tiles;
+    if (q->mask) p->mask_scratch = expr_tile_scratch(q->mask, q->tile_q, q->tile_kv);
+    p->visited = share_visited(&p->mask);
+    TRY(order_tasks(p, a));
+    *out = p;
+    return ERR_OK;
+}
+
+const block_mask *flex_plan_mask(const flex_plan *p) { return &p->mask; }
+const flex_problem *flex_plan_problem(const flex_plan *p) { return &p->p; }
+double flex_plan_visited(const flex_plan *p) { return p->visited; }
+
+double flex_dense_bytes(const flex_plan *p) {
+    const flex_problem *q = &p->p;
+    return 4.0 * (double)q->batch * (double)q->q_heads * (double)q->q_len * (double)q->kv_len;
+}
+
+static err explain_mask(const block_mask *m, str *out) {
+    char a[32], b[32], c[32], d[32], bytes[24], peak[24];
+    TRY(str_printf(out, "mask: %s full, %s partial, %s empty tiles (%s left to counting)\n",
+                   str_thousands(m->full, a), str_thousands(m->partial, b),
+                   str_thousands(m->empty, c), str_thousands(m->undecided, d)));
+    TRY(str_printf(
+        out,
+        "  stored for %lld batch and %lld head entries as runs: %s, %s while building, %.3f ms\n",
+        (long long)m->batch, (long long)m->heads, str_bytes((double)m->bytes, bytes),
+        str_bytes((double)m->peak_bytes, peak), m->build_ms));
+    return str_printf(out, "  rows that see nothing: %s; loads outside an array: %s\n",
+                      m->no_empty_row ? "none" : "some",
+                      m->may_leave ? "not ruled out, guarded" : "none");
+}
+
+err flex_plan_explain(const flex_plan *p, str *out) {
+    const flex_problem *q = &p->p;
+    char a[24], b[24], c[24];
+    TRY(str_printf(
+        out,
+        "attention: q [%lld, %lld, %lld, %lld], k [%lld, %lld, %lld, %lld], v dim %lld, %s, scale %g\n",
+        (long long)q->batch, (long long)q->q_heads, (long long)q->q_len, (long long)q->dim,
+        (long long)q->batch, (long long)q->kv_heads, (long long)q->kv_len, (long long)q->dim,
+        (long long)q->v_dim, dtype_name(q->type), (double)q->scale));
+    TRY(str_printf(
+        out,
+        "kernel: CPU tiles of %d x %d, %s arithmetic in fp32 (the widest this CPU and PACELINE_ISA allow)\n",
+        q->tile_q, q->tile_kv, p->ops->name));
+    TRY(str_printf(
+        out,
+        "  %lld query heads of a group side by side; %lld forward tasks, %lld backward tasks, longest first\n",
+        (long long)p->share, (long long)p->row_tasks, (long long)(p->row_tasks + p->col_tasks)));
+    TRY(explain_mask(&p->mask, out));
+    TRY(str_printf(out, "share of cells in visited tiles: %.4f\n", p->visited));
+    TRY(str_printf(
+        out, "workspace per thread: forward %s, backward %s; a dense score matrix would take %s\n",
+        str_bytes((double)flex_forward_workspace(p, 1), a),
+        str_bytes((double)flex_backward_workspace(p, 1), b), str_bytes(flex_dense_bytes(p), c)));
+    return str_printf(out, "compiles: 0 (no code is generated on a CPU)\n");
+}

@@ -1,0 +1,107 @@
+/* What the files of flex share: the plan's insides, checks, and the walk over tiles.
+ *
+ * A task is one query tile (or key tile) of one kv head with a few query heads of its group side by side; tasks are
+ * fixed by shapes, so results do not depend on threads. Private to src/flex. */
+#ifndef FLEX_FLEX_PRIVATE_H
+#define FLEX_FLEX_PRIVATE_H
+#include "flex/flex.h"
+#include "flex/tileops.h"
+#include <pthread.h>
+
+struct flex_plan {
+    flex_problem p; /* scale, tiles and budget resolved */
+    block_mask mask;
+    const tileops *ops;
+    int64_t group;  /* query heads per kv head */
+    int64_t share;  /* query heads of a group done side by side in a task */
+    int64_t shares; /* tasks per kv head: ceil(group / share) */
+    int64_t row_tasks, col_tasks;
+    const int64_t *row_order,
+        *all_order; /* longest first; all_order: rows, then row_tasks + columns, for backward */
+    size_t mask_scratch; /* expr_tile_scratch of the largest tile */
+    double visited;
+};
+
+/* Reports of loads that left their array: the least cell wins, whichever thread finds it. */
+typedef struct flex__left {
+    pthread_mutex_t lock;
+    int found;
+    int64_t cell[4];
+} flex__left;
+
+MUST_CHECK err flex__check_problem(const flex_problem *p);
+MUST_CHECK err flex__check_io(const flex_problem *p, const flex_io *io, int backward);
+
+/* Address of row (b, h, l). */
+static inline const void *flex__at(const flex_view *v, int64_t b, int64_t h, int64_t l) {
+    return (const char *)v->data +
+           (b * v->sb + h * v->sh + l * v->sl) * (int64_t)dtype_size(v->type);
+}
+static inline float *flex__out_at(const flex_out *o, int64_t b, int64_t h, int64_t l) {
+    return o->data + b * o->sb + h * o->sh + l * o->sl;
+}
+static inline int64_t flex__min(int64_t a, int64_t b) { return a < b ? a : b; }
+static inline int64_t flex__pad(int64_t n, int64_t to) { return (n + to - 1) / to * to; }
+
+/* Index of the stored (batch, head) entry of a mask for the problem's (b, h). */
+static inline int64_t flex__line(const block_mask *m, int64_t b, int64_t h) {
+    return (m->batch == 1 ? 0 : b) * m->heads + (m->heads == 1 ? 0 : h);
+}
+
+/* A task, decoded: kv head, query heads h0 .. h0+heads-1 of its group, rows start .. start+n-1 of its tile, n padded to 16. */
+typedef struct flex__task {
+    int64_t b, kv_head, h0, heads, tile, start, n, pad;
+} flex__task;
+flex__task flex__row_task(const flex_plan *p, int64_t index);
+flex__task flex__col_task(const flex_plan *p, int64_t index);
+
+/* Rows of a view, as fp32 [n, dim] with leading dimension *ld: in place when fp32, contiguous and not wanted apart, else
+ * copied to buf. */
+const float *flex__rows(const tileops *ops, const flex_view *v, int64_t b, int64_t h, int64_t l,
+                        int64_t n, int64_t dim, float *buf, int apart);
+/* Rows transposed into panels of 64 columns: panel c holds [dim, min(64, pad - 64c)] floats, zeros past n. */
+void flex__panels(const tileops *ops, const float *rows, int64_t n, int64_t pad, int64_t dim,
+                  float *dst);
+/* S[m, ld] = A[m, k] times panels of pad columns. */
+void flex__times_panels(const tileops *ops, const float *a, int64_t m, int64_t k,
+                        const float *panels, int64_t pad, float *s, int64_t ld);
+
+/* One tile of mask bytes [nq, ld] by the expression, 0 past nk; reports loads that left. */
+void flex__mask_tile(const flex_plan *p, int64_t b, int64_t h, int64_t q0, int64_t nq, int64_t k0,
+                     int64_t nk, uint8_t *out, int64_t ld, void *scratch, flex__left *left);
+
+/* The tile of a row task against keys k0 .., also transposed: out_t[key, pad], 0 past n. */
+void flex__mask_tile_t(const flex_plan *p, const flex__task *t, int64_t k0, int64_t nk,
+                       uint8_t *out, uint8_t *out_t, void *scratch, flex__left *left);
+/* Query rows of a row task's heads, side by side (head g at column g*pad), packed. rows: room for [heads*pad, dim]. */
+void flex__pack_queries(const flex_plan *p, const flex_view *v, const flex__task *t, int64_t dim,
+                        float *rows, float *panels);
+void flex__tell_left(const flex__left *left, flex_io *io);
+
+/* Cuts 64-aligned pieces off a block; with base NULL it only counts. */
+typedef struct flex__carver {
+    char *base;
+    size_t used;
+} flex__carver;
+static inline void *flex__carve(flex__carver *c, int64_t bytes) {
+    void *at = c->base ? c->base + c->used : NULL;
+    c->used += (size_t)flex__pad(bytes, 64);
+    return at;
+}
+
+/* Products C[m, n] += A B, one for each of heads heads, over cells that a mask hides one by one; B is shared by the
+ * heads and is the caller's own copy. Rows of B that are not finite are taken out and added for the cells that see
+ * them alone, so that 0 * NaN never happens. A(i, k) = a[i + k*sak]; cell (i, k) is seen when mask[i + k*sk]. */
+typedef struct flex__masked_mm {
+    int64_t heads, m, n, k;
+    const float *a;
+    int64_t sak, a_head;
+    float *b; /* [k, n] */
+    float *c;
+    int64_t c_head;      /* leading dimension n */
+    const uint8_t *mask; /* NULL: all seen, B is not changed */
+    int64_t sk;
+} flex__masked_mm;
+void flex__mm_masked(const tileops *ops, const flex__masked_mm *g);
+
+#endif

@@ -1,0 +1,141 @@
+/* Helpers of both directions: rows in and out of strided views, packing, mask bytes, and products over cells that a
+ * mask hides one by one.
+ *
+ * A product over hidden cells has factor 0 there, and 0 times NaN is NaN; so rows that are not finite are taken out
+ * of it and added to the cells that see them alone. Finite rows need nothing: adding 0 changes no bit. */
+#include "flex/flex_private.h"
+#include <string.h>
+
+const float *flex__rows(const tileops *ops, const flex_view *v, int64_t b, int64_t h, int64_t l,
+                        int64_t n, int64_t dim, float *buf, int apart) {
+    if (v->type == DT_F32 && v->sl == dim && !apart) return flex__at(v, b, h, l);
+    for (int64_t i = 0; i < n; i++) {
+        const void *row = flex__at(v, b, h, l + i);
+        if (v->type == DT_F32)
+            memcpy(buf + i * dim, row, (size_t)dim * sizeof(float));
+        else
+            ops->widen(row, buf + i * dim, dim);
+    }
+    return buf;
+}
+
+void flex__panels(const tileops *ops, const float *rows, int64_t n, int64_t pad, int64_t dim,
+                  float *dst) {
+    for (int64_t c = 0; c < pad; c += TILE_PANEL) {
+        int64_t w = flex__min(TILE_PANEL, pad - c), real = n - c < w ? (n > c ? n - c : 0) : w;
+        float *panel = dst + c * dim; /* [dim, w] */
+        for (int64_t d = 0; real < w && d < dim; d++)
+            memset(panel + d * w + real, 0, (size_t)(w - real) * sizeof(float));
+        if (real > 0) ops->transpose(rows + c * dim, dim, real, dim, panel, w);
+    }
+}
+
+void flex__times_panels(const tileops *ops, const float *a, int64_t m, int64_t k,
+                        const float *panels, int64_t pad, float *s, int64_t ld) {
+    for (int64_t c = 0; c < pad; c += TILE_PANEL) {
+        int64_t w = flex__min(TILE_PANEL, pad - c);
+        const tile_mm g = {.m = m,
+                           .n = w,
+                           .k = k,
+                           .a = a,
+                           .sam = k,
+                           .sak = 1,
+                           .b = panels + c * k,
+                           .ldb = w,
+                           .c = s + c,
+                           .ldc = ld};
+        ops->gemm(&g);
+    }
+}
+
+/* Finds the first cell of a tile whose evaluation leaves an array. */
+static void report_left(const flex_plan *p, int64_t b, int64_t h, int64_t q0, int64_t nq,
+                        int64_t k0, int64_t nk, flex__left *left) {
+    for (int64_t i = 0; i < nq; i++) {
+        for (int64_t j = 0; j < nk; j++) {
+            int flag = 0;
+            (void)expr_eval_mask(p->p.mask, p->p.env, b, h, q0 + i, k0 + j, &flag);
+            if (!flag) continue;
+            const int64_t cell[4] = {b, h, q0 + i, k0 + j};
+            pthread_mutex_lock(&left->lock);
+            int less = !left->found;
+            for (int c = 0; c < 4 && !less; c++) {
+                if (cell[c] == left->cell[c]) continue;
+                less = cell[c] < left->cell[c];
+                break;
+            }
+            if (less) memcpy(left->cell, cell, sizeof cell);
+            left->found = 1;
+            pthread_mutex_unlock(&left->lock);
+            return;
+        }
+    }
+}
+
+void flex__mask_tile(const flex_plan *p, int64_t b, int64_t h, int64_t q0, int64_t nq, int64_t k0,
+                     int64_t nk, uint8_t *out, int64_t ld, void *scratch, flex__left *left) {
+    int flag = 0;
+    if (nk < ld) memset(out, 0, (size_t)(nq * ld));
+    if (p->mask.batch == 1) b = 0;
+    if (p->mask.heads == 1) h = 0;
+    expr_tile_mask(p->p.mask, p->p.env, b, h, q0, nq, k0, nk, out, ld, scratch, &flag);
+    if (flag) report_left(p, b, h, q0, nq, k0, nk, left);
+}
+
+void flex__mask_tile_t(const flex_plan *p, const flex__task *t, int64_t k0, int64_t nk,
+                       uint8_t *out, uint8_t *out_t, void *scratch, flex__left *left) {
+    flex__mask_tile(p, t->b, t->h0, t->start, t->n, k0, nk, out, nk, scratch, left);
+    if (t->n < t->pad) memset(out_t, 0, (size_t)(nk * t->pad));
+    for (int64_t i = 0; i < t->n; i++) {
+        for (int64_t j = 0; j < nk; j++) out_t[j * t->pad + i] = out[i * nk + j];
+    }
+}
+
+void flex__pack_queries(const flex_plan *p, const flex_view *v, const flex__task *t, int64_t dim,
+                        float *rows, float *panels) {
+    for (int64_t g = 0; g < t->heads; g++) {
+        float *dst = rows + g * t->pad * dim;
+        (void)flex__rows(p->ops, v, t->b, t->h0 + g, t->start, t->n, dim, dst, 1);
+        memset(dst + t->n * dim, 0, (size_t)((t->pad - t->n) * dim) * sizeof(float));
+    }
+    flex__panels(p->ops, rows, t->heads * t->pad, t->heads * t->pad, dim, panels);
+}
+
+void flex__tell_left(const flex__left *left, flex_io *io) {
+    if (!left->found) return;
+    if (io->left) *io->left = 1;
+    memcpy(io->left_cell, left->cell, sizeof left->cell);
+}
+
+/* Takes row k of B out of the product: adds it where it is seen, then makes it zero. */
+static void take_out(const flex__masked_mm *g, int64_t k) {
+    float *row = g->b + k * g->n;
+    for (int64_t h = 0; h < g->heads; h++) {
+        for (int64_t i = 0; i < g->m; i++) {
+            if (!g->mask[i + k * g->sk]) continue;
+            float a = g->a[h * g->a_head + i + k * g->sak], *c = g->c + h * g->c_head + i * g->n;
+            for (int64_t d = 0; d < g->n; d++) c[d] += a * row[d];
+        }
+    }
+    memset(row, 0, (size_t)g->n * sizeof(float));
+}
+
+void flex__mm_masked(const tileops *ops, const flex__masked_mm *g) {
+    for (int64_t k = 0; g->mask && k < g->k; k++) {
+        if (!ops->all_finite(g->b + k * g->n, g->n)) take_out(g, k);
+    }
+    for (int64_t h = 0; h < g->heads; h++) {
+        const tile_mm mm = {.m = g->m,
+                            .n = g->n,
+                            .k = g->k,
+                            .a = g->a + h * g->a_head,
+                            .sam = 1,
+                            .sak = g->sak,
+                            .b = g->b,
+                            .ldb = g->n,
+                            .c = g->c + h * g->c_head,
+                            .ldc = g->n,
+                            .add = 1};
+        ops->gemm(&mm);
+    }
+}
