@@ -13,6 +13,7 @@
 #include <math.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/stat.h>
 #include <unistd.h>
 
 struct row_file {
@@ -57,7 +58,8 @@ err row_open(row_file **out, const char *path) {
         e = err_errno("%s cannot be opened for writing", path);
         goto failed;
     }
-    TRY_GOTO(mend(path), failed);
+    struct stat st;
+    if (fstat(f->fd, &st) == 0 && S_ISREG(st.st_mode)) TRY_GOTO(mend(path), failed);
     *out = f;
     return ERR_OK;
 failed:
