@@ -1,210 +1,208 @@
-/* A tiny Llama target as a GGUF file: see tiny_gguf.h. Written by hand, byte by byte, so that the reader under
- * test meets a writer that shares no code with it. Tensor data is aligned to 32 bytes, the format's default. */
+/* A GGUF writer for tiny test targets: metadata, tensor table, aligned F32 data.
+ *
+ * Sizes are known before anything is written, so the file is made in one pass over the tensor list.
+ * It writes only what the loader of this project reads. */
 #include "support/tiny_gguf.h"
+#include "core/file.h"
 #include "core/rng.h"
+#include "core/str.h"
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 
-enum {
-    U32 = 4,
-    F32 = 6,
-    I32 = 5,
-    BOOL = 7,
-    STRING = 8,
-    ARRAY = 9,
-    MERGES = 12,
-    SPECIALS = 17,
-    VOCAB = SPECIALS + 256 + MERGES
-};
+enum { U32 = 4, F32 = 6, TEXT = 8, ARRAY = 9, I32 = 5, ALIGN = 32 };
 
-static const char *const specials[SPECIALS] = {
-    "<|endoftext|>",    "<|im_start|>",    "<|im_end|>",     "<repo_name>",    "<reponame>",
-    "<file_sep>",       "<filename>",      "<gh_stars>",     "<issue_start>",  "<issue_comment>",
-    "<issue_closed>",   "<jupyter_start>", "<jupyter_text>", "<jupyter_code>", "<jupyter_output>",
-    "<jupyter_script>", "<empty_output>"};
-static const char *const merges[MERGES] = {"t h",          "th e", "i n", "a n",
-                                           "an d",         "e r",  "o n", "\xc4\xa0 t",
-                                           "\xc4\xa0t he", "h e",  "r e", "l l"};
-static const char *const template =
-    "{% for message in messages %}{% if loop.first and messages[0]['role'] != 'system' %}{{ '<|im_start|>system\nYou are a helpful AI "
-    "assistant named SmolLM, trained by Hugging Face<|im_end|>\n' }}{% endif %}{{'<|im_start|>' + message['role'] + '\n' + "
-    "message['content'] + '<|im_end|>' + '\n'}}{% endfor %}{% if add_generation_prompt %}{{ '<|im_start|>assistant\n' }}{% endif %}";
-
-static void put(FILE *f, const void *p, size_t n) {
-    if (fwrite(p, 1, n, f) != n) abort();
-}
-static void u32(FILE *f, uint32_t v) { put(f, &v, 4); }
-static void u64(FILE *f, uint64_t v) { put(f, &v, 8); }
-static void text(FILE *f, const char *s) {
-    u64(f, strlen(s));
-    put(f, s, strlen(s));
-}
-static void key_u32(FILE *f, const char *key, int64_t v) {
-    text(f, key);
-    u32(f, U32);
-    u32(f, (uint32_t)v);
-}
-static void key_f32(FILE *f, const char *key, float v) {
-    text(f, key);
-    u32(f, F32);
-    put(f, &v, 4);
-}
-static void key_text(FILE *f, const char *key, const char *v) {
-    text(f, key);
-    u32(f, STRING);
-    text(f, v);
-}
-static void key_array(FILE *f, const char *key, uint32_t type, uint64_t n) {
-    text(f, key);
-    u32(f, ARRAY);
-    u32(f, type);
-    u64(f, n);
-}
-
-/* The letter that GPT-2's table uses for a byte, as UTF-8. */
-static void byte_letter(int byte, char out[4]) {
-    int cp = byte, next = 256;
-    for (int i = 0; i <= byte; i++) {
-        int plain = (i >= '!' && i <= '~') || (i >= 0xa1 && i <= 0xac) || (i >= 0xae && i <= 0xff);
-        if (i == byte) cp = plain ? i : next;
-        if (!plain) next++;
-    }
-    if (cp < 128)
-        snprintf(out, 4, "%c", cp);
-    else
-        snprintf(out, 4, "%c%c", 0xc0 | cp >> 6, 0x80 | (cp & 63));
-}
-
-static void tokenizer_keys(FILE *f, const tiny_gguf *t) {
-    key_text(f, "tokenizer.ggml.model", "gpt2");
-    key_text(f, "tokenizer.ggml.pre", t->pre ? t->pre : "smollm");
-    key_array(f, "tokenizer.ggml.tokens", STRING, VOCAB);
-    for (int i = 0; i < SPECIALS; i++) text(f, specials[i]);
-    for (int i = 0; i < 256; i++) {
-        char s[4];
-        byte_letter(i, s);
-        text(f, s);
-    }
-    for (int i = 0; i < MERGES; i++) { /* a merged token is its pair without the blank */
-        char s[16];
-        const char *blank = strchr(merges[i], ' ');
-        snprintf(s, sizeof s, "%.*s%s", (int)(blank - merges[i]), merges[i], blank + 1);
-        text(f, s);
-    }
-    key_array(f, "tokenizer.ggml.token_type", I32, VOCAB);
-    for (int i = 0; i < VOCAB; i++) u32(f, i < SPECIALS ? 3 : 1);
-    key_array(f, "tokenizer.ggml.merges", STRING, MERGES);
-    for (int i = 0; i < MERGES; i++) text(f, merges[i]);
-    key_u32(f, "tokenizer.ggml.bos_token_id", 1);
-    key_u32(f, "tokenizer.ggml.eos_token_id", 2);
-    key_u32(f, "tokenizer.ggml.padding_token_id", 2);
-    text(f, "tokenizer.ggml.add_bos_token");
-    u32(f, BOOL);
-    put(f, "", 1);
-    key_text(f, "tokenizer.chat_template", template);
-}
-
-typedef struct shape {
+typedef struct entry {
     char name[48];
-    int64_t out, in; /* out 0: a vector of in */
-} shape;
+    int64_t rows, cols; /* cols 0: a vector of rows */
+    uint64_t offset;
+} entry;
 
-static int shapes(const tiny_gguf *t, shape *s) {
-    int64_t kv = t->hidden / t->heads * t->kv_heads;
+typedef struct writer {
+    file_writer *w;
+    uint64_t at;
+    err e;
+} writer;
+
+static void put(writer *w, const void *p, size_t n) {
+    if (!w->e) w->e = file_write(w->w, p, n);
+    w->at += n;
+}
+static void put32(writer *w, uint32_t v) { put(w, &v, 4); }
+static void put64(writer *w, uint64_t v) { put(w, &v, 8); }
+static void put_text(writer *w, const char *s) {
+    put64(w, strlen(s));
+    put(w, s, strlen(s));
+}
+static void key_int(writer *w, const char *key, int64_t v) {
+    put_text(w, key);
+    put32(w, U32);
+    put32(w, (uint32_t)v);
+}
+static void key_real(writer *w, const char *key, float v) {
+    put_text(w, key);
+    put32(w, F32);
+    put(w, &v, 4);
+}
+static void key_text(writer *w, const char *key, const char *v) {
+    put_text(w, key);
+    put32(w, TEXT);
+    put_text(w, v);
+}
+static void key_array(writer *w, const char *key, uint32_t type, uint64_t n) {
+    put_text(w, key);
+    put32(w, ARRAY);
+    put32(w, type);
+    put64(w, n);
+}
+
+tiny_gguf tiny_gguf_default(int64_t vocab, uint64_t seed) {
+    return (tiny_gguf){.layers = 2,
+                       .hidden = 32,
+                       .intermediate = 48,
+                       .heads = 4,
+                       .kv_heads = 2,
+                       .head_dim = 8,
+                       .vocab = vocab,
+                       .context = 256,
+                       .seed = seed,
+                       .size = 0.25f};
+}
+
+/* The byte-level alphabet: printable bytes stand for themselves, the rest for U+0100 and up. */
+static void byte_spelling(int byte, char out[3]) {
+    int code = byte, shifted = 0;
+    for (int b = 0; b <= byte; b++) {
+        int printable = (b >= 33 && b <= 126) || (b >= 161 && b <= 172) || b >= 174;
+        if (b == byte) code = printable ? b : 256 + shifted;
+        shifted += !printable;
+    }
+    memset(out, 0, 3);
+    if (code < 128) {
+        out[0] = (char)code;
+    } else {
+        out[0] = (char)(0xc0 | code >> 6);
+        out[1] = (char)(0x80 | (code & 0x3f));
+    }
+}
+
+static void put_tokenizer(writer *w) {
+    static const char *const special[] = {"th", "<|im_start|>", "<|im_end|>", "<|endoftext|>",
+                                          "<empty_output>"};
+    key_text(w, "tokenizer.ggml.model", "gpt2");
+    key_text(w, "tokenizer.ggml.pre", "smollm");
+    key_array(w, "tokenizer.ggml.tokens", TEXT, TINY_COUNT);
+    for (int i = 0; i < 256; i++) {
+        char s[3];
+        byte_spelling(i, s);
+        put_text(w, s);
+    }
+    for (int i = 0; i < TINY_COUNT - 256; i++) put_text(w, special[i]);
+    key_array(w, "tokenizer.ggml.token_type", I32, TINY_COUNT);
+    for (int i = 0; i < TINY_COUNT; i++) put32(w, i > TINY_TH ? 3 : 1);
+    key_array(w, "tokenizer.ggml.merges", TEXT, 1);
+    put_text(w, "t h");
+    key_int(w, "tokenizer.ggml.bos_token_id", TINY_START);
+    key_int(w, "tokenizer.ggml.eos_token_id", TINY_END);
+}
+
+static void add(entry *e, int *n, const char *name, int64_t rows, int64_t cols) {
+    entry *x = &e[*n];
+    snprintf(x->name, sizeof x->name, "%s", name);
+    x->rows = rows;
+    x->cols = cols;
+    uint64_t before =
+        *n ? e[*n - 1].offset +
+                 (uint64_t)(e[*n - 1].rows * (e[*n - 1].cols ? e[*n - 1].cols : 1)) * 4
+           : 0;
+    x->offset = (before + ALIGN - 1) / ALIGN * ALIGN;
+    (*n)++;
+}
+
+static int list(const tiny_gguf *t, entry *e) {
+    const int64_t h = t->hidden, q = t->heads * t->head_dim, kv = t->kv_heads * t->head_dim;
     int n = 0;
-    s[n++] = (shape){"token_embd.weight", VOCAB, t->hidden};
-    s[n++] = (shape){"output_norm.weight", 0, t->hidden};
+    add(e, &n, "token_embd.weight", t->vocab, h);
     for (int64_t i = 0; i < t->layers; i++) {
         const struct {
             const char *name;
-            int64_t out, in;
-        } part[] = {{"attn_norm", 0, t->hidden},
-                    {"ffn_norm", 0, t->hidden},
-                    {"attn_q", t->hidden, t->hidden},
-                    {"attn_k", kv, t->hidden},
-                    {"attn_v", kv, t->hidden},
-                    {"attn_output", t->hidden, t->hidden},
-                    {"ffn_gate", t->intermediate, t->hidden},
-                    {"ffn_up", t->intermediate, t->hidden},
-                    {"ffn_down", t->hidden, t->intermediate}};
-        for (size_t k = 0; k < sizeof part / sizeof part[0]; k++) {
-            snprintf(s[n].name, sizeof s[n].name, "blk.%lld.%s.weight", (long long)i, part[k].name);
-            s[n].out = part[k].out;
-            s[n++].in = part[k].in;
+            int64_t rows, cols;
+        } r[] = {{"attn_norm", h, 0},
+                 {"attn_q", q, h},
+                 {"attn_k", kv, h},
+                 {"attn_v", kv, h},
+                 {"attn_output", h, q},
+                 {"ffn_norm", h, 0},
+                 {"ffn_gate", t->intermediate, h},
+                 {"ffn_up", t->intermediate, h},
+                 {"ffn_down", h, t->intermediate}};
+        for (size_t k = 0; k < sizeof r / sizeof *r; k++) {
+            char name[48];
+            snprintf(name, sizeof name, "blk.%lld.%s.weight", (long long)i, r[k].name);
+            add(e, &n, name, r[k].rows, r[k].cols);
         }
     }
+    add(e, &n, "output_norm.weight", h, 0);
+    if (!t->tied) add(e, &n, "output.weight", t->vocab, h);
     return n;
 }
 
-static int64_t count(const shape *s) { return s->out ? s->out * s->in : s->in; }
-static int64_t padded(int64_t bytes) { return (bytes + 31) / 32 * 32; }
-
-static void write_shapes(FILE *f, const shape *s, int n) {
-    int64_t offset = 0;
+static void put_header(writer *w, const tiny_gguf *t, const entry *e, int n) {
+    put(w, "GGUF", 4);
+    put32(w, 3);
+    put64(w, (uint64_t)n);
+    put64(w, t->tokenizer ? 18 : 11);
+    key_text(w, "general.architecture", "llama");
+    key_int(w, "llama.block_count", t->layers);
+    key_int(w, "llama.context_length", t->context);
+    key_int(w, "llama.embedding_length", t->hidden);
+    key_int(w, "llama.feed_forward_length", t->intermediate);
+    key_int(w, "llama.attention.head_count", t->heads);
+    key_int(w, "llama.attention.head_count_kv", t->kv_heads);
+    key_real(w, "llama.attention.layer_norm_rms_epsilon", 1e-5f);
+    key_int(w, "llama.rope.dimension_count", t->head_dim);
+    key_real(w, "llama.rope.freq_base", 10000.0f);
+    key_int(w, "llama.vocab_size", t->vocab);
+    if (t->tokenizer) put_tokenizer(w);
     for (int i = 0; i < n; i++) {
-        text(f, s[i].name);
-        u32(f, s[i].out ? 2 : 1);
-        u64(f, (uint64_t)s[i].in); /* innermost first */
-        if (s[i].out) u64(f, (uint64_t)s[i].out);
-        u32(f, 0); /* F32 */
-        u64(f, (uint64_t)offset);
-        offset += padded(4 * count(&s[i]));
+        put_text(w, e[i].name);
+        put32(w, e[i].cols ? 2 : 1);
+        if (e[i].cols) put64(w, (uint64_t)e[i].cols);
+        put64(w, (uint64_t)e[i].rows);
+        put32(w, 0);
+        put64(w, e[i].offset);
     }
 }
 
-static void write_data(FILE *f, const shape *s, int n, uint64_t seed) {
-    while (ftell(f) % 32) put(f, "", 1);
-    for (int i = 0; i < n; i++) {
-        float scale =
-            s[i].out ? 1.5f / (float)s[i].in * 4 : 1; /* lively enough for varied greedy text */
-        for (int64_t k = 0; k < count(&s[i]); k++) {
-            float v =
-                s[i].out ? scale * (float)rng_normal(seed, RNG_TEST, (uint64_t)i, (uint64_t)k) : 1;
-            put(f, &v, 4);
-        }
-        for (int64_t k = 4 * count(&s[i]); k < padded(4 * count(&s[i])); k++) put(f, "", 1);
+static void put_tensor(writer *w, const tiny_gguf *t, const entry *e, int index, uint64_t base) {
+    const int64_t count = e->rows * (e->cols ? e->cols : 1);
+    float *x = malloc((size_t)count * sizeof *x);
+    if (!x) {
+        w->e = err_set(ERR_MEMORY, "no memory for %s", e->name);
+        return;
     }
+    for (int64_t i = 0; i < count; i++)
+        x[i] = e->cols
+                   ? t->size * (float)rng_normal(t->seed, RNG_TEST, (uint64_t)index, (uint64_t)i)
+                   : 1.0f;
+    if (t->fill) t->fill(t->ctx, e->name, x, e->rows, e->cols);
+    const char zero[ALIGN] = {0};
+    put(w, zero, (size_t)(base + e->offset - w->at));
+    put(w, x, (size_t)count * sizeof *x);
+    free(x);
 }
 
-void tiny_gguf_write(const char *path, const tiny_gguf *given) {
-    static const char *const names[] = {"block_count",          "context_length",
-                                        "embedding_length",     "feed_forward_length",
-                                        "attention.head_count", "attention.head_count_kv",
-                                        "vocab_size",           "rope.dimension_count"};
-    tiny_gguf t = *given;
-    if (!t.layers) t.layers = 4;
-    if (!t.hidden) t.hidden = 32;
-    if (!t.intermediate) t.intermediate = 64;
-    if (!t.heads) t.heads = 4;
-    if (!t.kv_heads) t.kv_heads = 2;
-    if (!t.context) t.context = 512;
-    const char *arch = t.architecture ? t.architecture : "llama";
-    const int64_t values[] = {t.layers, t.context,  t.hidden, t.intermediate,
-                              t.heads,  t.kv_heads, VOCAB,    t.hidden / t.heads};
-    shape *s = calloc((size_t)(2 + 9 * t.layers), sizeof *s);
-    FILE *f = fopen(path, "wb");
-    char key[96];
-    if (!s || !f) abort();
-    int n = shapes(&t, s);
-    put(f, "GGUF", 4);
-    u32(f, 3);
-    u64(f, (uint64_t)n);
-    u64(f, 1 + 8 + 2 + 10 + (t.rope_scaling != NULL));
-    key_text(f, "general.architecture", arch);
-    for (int i = 0; i < 8; i++) {
-        snprintf(key, sizeof key, "%s.%s", arch, names[i]);
-        key_u32(f, key, values[i]);
+err tiny_gguf_write(const char *path, const tiny_gguf *t) {
+    entry e[64];
+    int n = list(t, e);
+    writer w = {0};
+    TRY(file_writer_open(&w.w, path));
+    put_header(&w, t, e, n);
+    const uint64_t base = (w.at + ALIGN - 1) / ALIGN * ALIGN;
+    for (int i = 0; i < n; i++) put_tensor(&w, t, &e[i], i, base);
+    if (w.e) {
+        file_abort(&w.w);
+        return w.e;
     }
-    snprintf(key, sizeof key, "%s.rope.freq_base", arch);
-    key_f32(f, key, 10000);
-    snprintf(key, sizeof key, "%s.attention.layer_norm_rms_epsilon", arch);
-    key_f32(f, key, 1e-5f);
-    snprintf(key, sizeof key, "%s.rope.scaling.type", arch);
-    if (t.rope_scaling) key_text(f, key, t.rope_scaling);
-    tokenizer_keys(f, &t);
-    write_shapes(f, s, n);
-    write_data(f, s, n, t.seed);
-    if (fclose(f)) abort();
-    free(s);
+    return file_commit(&w.w);
 }

@@ -1,20 +1,27 @@
-/* A tiny Llama target as a GGUF file for end-to-end tests: random F32 weights, byte-level tokenizer, SmolLM2's chat template.
+/* Tiny Llama targets for tests: one GGUF of F32 tensors, random or filled by the test, made where it runs.
  *
- * Vocabulary: 17 control tokens (SmolLM2's names), the 256 byte tokens, and a few merges. The weights are keyed by seed, so the
- * same call gives the same file on every machine. A failed write aborts the test program. */
+ * Weights are keyed by (seed, tensor name, element): the same file on every machine. With tokenizer 1 the file also holds a
+ * byte-level vocabulary: ids 0..255 are the bytes, then TINY_* below; more embedding rows than that stay unused.
+ * Llama rows of q and k are permuted in a GGUF; random rows do not mind. */
 #ifndef SUPPORT_TINY_GGUF_H
 #define SUPPORT_TINY_GGUF_H
+#include "core/err.h"
 #include <stdint.h>
 
+enum { TINY_TH = 256, TINY_START, TINY_END, TINY_TEXT_END, TINY_EMPTY, TINY_COUNT };
+
 typedef struct tiny_gguf {
-    int64_t layers, hidden, intermediate, heads, kv_heads, context;
+    int64_t layers, hidden, intermediate, heads, kv_heads, head_dim, vocab, context;
+    int tied, tokenizer;
     uint64_t seed;
-    const char *architecture; /* NULL: "llama" */
-    const char *pre;          /* NULL: "smollm" */
-    const char *rope_scaling; /* NULL: none; else a rope.scaling.type */
+    float size; /* of matrix entries; norms are 1 */
+    /* Called after a tensor [rows, cols] was filled by default; may overwrite it. NULL: not wanted. */
+    void (*fill)(void *ctx, const char *name, float *w, int64_t rows, int64_t cols);
+    void *ctx;
 } tiny_gguf;
 
-/* Zero fields get defaults: 4 layers, hidden 32, MLP 64, 4/2 heads of 8, context 512. */
-void tiny_gguf_write(const char *path, const tiny_gguf *t);
+/* hidden 32, two layers, four heads of 8, two kv heads: small enough for a training test. */
+tiny_gguf tiny_gguf_default(int64_t vocab, uint64_t seed);
+MUST_CHECK err tiny_gguf_write(const char *path, const tiny_gguf *t);
 
 #endif
