@@ -225,7 +225,7 @@ static err open_tensor(gguf **g, const char *name, uint32_t type, uint32_t ndim,
 static void tensor_table(void **state) {
     (void)state;
     gguf *g;
-    const uint64_t flat[4] = {32, 1, 1, 1}, wide[4] = {33, 1, 1, 1}, none[4] = {0, 1, 1, 1};
+    const uint64_t flat[5] = {32, 1, 1, 1, 1}, wide[4] = {33, 1, 1, 1}, none[4] = {0, 1, 1, 1};
     const uint64_t wrap[4] = {32, UINT64_C(1) << 31, UINT64_C(1) << 31, 1},
                    minus[4] = {UINT64_MAX, 1, 1, 1};
     const uint64_t zero[4] = {0, UINT64_C(1) << 40, UINT64_C(1) << 40, 1};

@@ -13,6 +13,8 @@
 #include "support/files.h"
 #include "support/numbers.h"
 #include "support/says.h"
+#include <sys/wait.h>
+#include <unistd.h>
 
 /* A file of the header text and n data bytes (0, 1, 2, ...); opened from an exact allocation. */
 static err open_built(st_file **f, const char *header, size_t n) {
@@ -261,6 +263,44 @@ static void writer_refusals_leave_nothing(void **state) {
     files_end(&d);
 }
 
+/* Every write, sync and rename of a save fails in turn, each in a child process (the count of such steps is the process's,
+ * so the first ones lie before the save). The file is whole after each, and nothing is left beside it. */
+static void failed_save_leaves_whole_files(void **state) {
+    (void)state;
+    files_dir d = files_begin();
+    float old = 1, fresh[3000] = {2};
+    const tensor before = {"a", DT_F32, 1, {1}, &old}, after = {"a", DT_F32, 1, {3000}, fresh};
+    char path[600];
+    snprintf(path, sizeof path, "%s", files_at(&d, "o.safetensors"));
+    int failures = 0;
+    assert_ok(safetensors_write(path, &before, 1, NULL, 0));
+    for (int n = 1; n < 200; n++) {
+        char text[16];
+        snprintf(text, sizeof text, "%d", n);
+        pid_t child = fork();
+        files_must(child >= 0, "fork");
+        if (child == 0) {
+            setenv("PACELINE_FAIL_WRITE", text, 1);
+            err e = safetensors_write(path, &after, 1, NULL, 0);
+            _exit(e == ERR_OK ? 0 : e == ERR_IO && strstr(err_text(), d.path) ? 1 : 2);
+        }
+        int status = 0, found = 0;
+        files_must(waitpid(child, &status, 0) == child, "waitpid");
+        assert_true(WIFEXITED(status) && WEXITSTATUS(status) < 2);
+        failures += WEXITSTATUS(status);
+        st_file *f;
+        char **names = NULL;
+        assert_ok(safetensors_open(&f, path));
+        safetensors_close(f);
+        assert_ok(file_list(d.path, &names, &found));
+        assert_int_equal(found, 1);
+        file_names_free(names, found);
+        if (failures && !WEXITSTATUS(status)) break;
+    }
+    assert_true(failures >= 3); /* a write, a sync and a rename at least */
+    files_end(&d);
+}
+
 static unsigned long touch(const st_file *f, const unsigned char *begin, const unsigned char *end) {
     unsigned long sum = 0;
     for (int i = 0; i < safetensors_count(f); i++) {
@@ -292,10 +332,10 @@ static void random_flips_and_cuts_never_crash(void **state) {
         memcpy(bytes + 8, header, sizeof header - 1);
         for (uint64_t k = 0; k < flips; k++) {
             uint64_t at = rng_below(seed, RNG_TEST, round, 10 + 2 * k, full);
-            bytes[at] =
-                k % 2 ? (unsigned char)('0' + rng_below(seed, RNG_TEST, round, 11 + 2 * k, 10))
-                      : (unsigned char)(bytes[at] ^
-                                        (1u << rng_below(seed, RNG_TEST, round, 11 + 2 * k, 8)));
+            unsigned digit = '0' + (unsigned)rng_below(seed, RNG_TEST, round, 11 + 2 * k, 10);
+            unsigned bit = 1u << rng_below(seed, RNG_TEST, round, 11 + 2 * k, 8);
+            unsigned value = k % 2 ? digit : bytes[at] ^ bit;
+            bytes[at] = (unsigned char)value;
         }
         memcpy(exact, bytes, n);
         st_file *f = NULL;
@@ -323,6 +363,7 @@ int main(void) {
         cmocka_unit_test(bad_entries),
         cmocka_unit_test(writes_what_it_reads),
         cmocka_unit_test(writer_refusals_leave_nothing),
+        cmocka_unit_test(failed_save_leaves_whole_files),
         cmocka_unit_test(random_flips_and_cuts_never_crash),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
