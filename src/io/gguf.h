@@ -10,9 +10,9 @@
 typedef struct gguf gguf;
 typedef struct gguf_tensor {
     const char *name;
-    int ggml_type;             /* file's number; gguf_type_name gives its spelling */
-    int ndim;                  /* at least 1: a scalar has one row of one value */
-    int64_t dim[4];            /* outermost first */
+    int ggml_type;  /* file's number; gguf_type_name gives its spelling */
+    int ndim;       /* at least 1: a scalar has one row of one value */
+    int64_t dim[4]; /* outermost first */
     const uint8_t *data;
     size_t bytes;
 } gguf_tensor;
@@ -37,14 +37,17 @@ int gguf_has(const gguf *g, const char *key);
 MUST_CHECK err gguf_get_int(const gguf *g, const char *key, int64_t *out);
 MUST_CHECK err gguf_get_real(const gguf *g, const char *key, double *out);
 MUST_CHECK err gguf_get_bool(const gguf *g, const char *key, int *out);
-MUST_CHECK err gguf_get_text(const gguf *g, const char *key, const char **s, size_t *n); /* borrowed, not NUL-terminated */
+MUST_CHECK err gguf_get_text(const gguf *g, const char *key, const char **s,
+                             size_t *n); /* borrowed, not NUL-terminated */
 /* Arrays: number of elements, then elements. */
 MUST_CHECK err gguf_array_count(const gguf *g, const char *key, int64_t *n);
-MUST_CHECK err gguf_array_text(const gguf *g, const char *key, int64_t i, const char **s, size_t *n);
+MUST_CHECK err gguf_array_text(const gguf *g, const char *key, int64_t i, const char **s,
+                               size_t *n);
 MUST_CHECK err gguf_array_int(const gguf *g, const char *key, int64_t i, int64_t *out);
 MUST_CHECK err gguf_array_real(const gguf *g, const char *key, int64_t i, double *out);
 /* Walk for `inspect`: i-th key and a short text of its value ("u32 8192", "[49152] string"). */
 int gguf_key_count(const gguf *g);
-MUST_CHECK err gguf_key_at(const gguf *g, int i, const char **key, size_t *key_len, char *text, size_t n);
+MUST_CHECK err gguf_key_at(const gguf *g, int i, const char **key, size_t *key_len, char *text,
+                           size_t n);
 
 #endif

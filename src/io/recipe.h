@@ -29,10 +29,12 @@ const char *recipe_path(const recipe *r);
 int64_t recipe_int(const recipe *r, recipe_field f);
 double recipe_real(const recipe *r, recipe_field f);
 int recipe_bool(const recipe *r, recipe_field f);
-const char *recipe_text(const recipe *r, recipe_field f);       /* TEXT, TEXT_OR_AUTO, CHOICE; PATH: absolute, or "" */
-int recipe_is_auto(const recipe *r, recipe_field f);            /* `auto`, or null for INT_OR_NULL */
-int recipe_list(const recipe *r, recipe_field f, const char *const **items); /* PATHS, DEVICES: number */
-int recipe_ints(const recipe *r, recipe_field f, const int64_t **items);     /* INTS_OR_AUTO */
+const char *recipe_text(const recipe *r,
+                        recipe_field f); /* TEXT, TEXT_OR_AUTO, CHOICE; PATH: absolute, or "" */
+int recipe_is_auto(const recipe *r, recipe_field f); /* `auto`, or null for INT_OR_NULL */
+int recipe_list(const recipe *r, recipe_field f,
+                const char *const **items); /* PATHS, DEVICES: number */
+int recipe_ints(const recipe *r, recipe_field f, const int64_t **items); /* INTS_OR_AUTO */
 /* "FILE:LINE:COLUMN" of a field's value, or of "the default", for sentences about a value made later. */
 const char *recipe_where(const recipe *r, recipe_field f);
 /* The whole recipe, every field resolved, in canonical YAML: recorded in checkpoints and compared on resume.

@@ -13,14 +13,15 @@ MUST_CHECK err safetensors_open(st_file **out, const char *path);
 MUST_CHECK err safetensors_open_memory(st_file **out, const char *what, const void *data, size_t n);
 void safetensors_close(st_file *f);
 int safetensors_count(const st_file *f);
-const tensor *safetensors_at(const st_file *f, int i);            /* in file order */
+const tensor *safetensors_at(const st_file *f, int i);              /* in file order */
 const tensor *safetensors_find(const st_file *f, const char *name); /* NULL when absent */
-const char *safetensors_meta(const st_file *f, const char *key);  /* __metadata__ entry or NULL */
+const char *safetensors_meta(const st_file *f, const char *key);    /* __metadata__ entry or NULL */
 const char *safetensors_path(const st_file *f);
 
 /* Tensors are written in the order given, offsets aligned to 64 by padding the header only at its end
  * (the data section has no gaps). meta: n_meta pairs key, value. */
-MUST_CHECK err safetensors_write(const char *path, const tensor *t, int n, const char *const (*meta)[2], int n_meta);
+MUST_CHECK err safetensors_write(const char *path, const tensor *t, int n,
+                                 const char *const (*meta)[2], int n_meta);
 
 /* A folder's weights: model.safetensors, or shards by model.safetensors.index.json, checked both ways
  * (index entry without tensor, tensor without entry, missing shard, name in two shards). Weight files
