@@ -132,14 +132,19 @@ static void compute(tile *t, const lane_list *list) {
 }
 
 /* reach[to] |= reach[id], in the lanes where value[by] == when (by < 0: in all). */
-static void pass_on(tile *t, int id, int to, int by, int when) {
+static void pass_on(tile *t, int id, int to, int by, uint8_t when) {
     if (!t->e->prog.node[to].has_load) return;
-    const uint8_t *from = t->reach[id];
-    uint8_t *out = t->reach[to];
-    const uint8_t *guard = by < 0 ? NULL : t->value[by];
-    int64_t step = by < 0 ? 0 : is_wide(&t->e->prog.node[by]);
-    for (int64_t i = 0; i < t->width; i++)
-        out[i] |= (uint8_t)(from[i] & (!guard || guard[i * step] == when));
+    const uint8_t *restrict from = t->reach[id];
+    uint8_t *restrict out = t->reach[to];
+    const uint8_t *restrict guard = by < 0 ? NULL : t->value[by];
+    if (guard && !is_wide(&t->e->prog.node[by])) {
+        if (*guard != when) return;
+        guard = NULL;
+    }
+    const uint8_t flip = when ^ 1;
+    for (int64_t i = 0; i < t->padded; i += EXPR_LANES_STEP)
+        for (int j = 0; j < EXPR_LANES_STEP; j++) /* a constant count becomes vector code */
+            out[i + j] |= guard ? (uint8_t)(from[i + j] & (guard[i + j] ^ flip)) : from[i + j];
 }
 
 /* Whether a load that left its array in this row is reached in one of the lanes it left in. */
@@ -148,7 +153,7 @@ static int reaches_left(tile *t) {
     int root = t->e->prog.n - 1;
     if (!nodes[root].has_load) return 0;
     for (int id = 0; id <= root; id++)
-        if (nodes[id].has_load) memset(t->reach[id], id == root, (size_t)t->width);
+        if (nodes[id].has_load) memset(t->reach[id], id == root, (size_t)t->padded);
     for (int id = root; id >= 0; id--) {
         const ir_node *n = &nodes[id];
         if (!n->has_load) continue;
@@ -159,7 +164,7 @@ static int reaches_left(tile *t) {
         }
         int guards = n->op == IR_AND || n->op == IR_OR || n->op == IR_SELECT;
         for (int i = 0; i < n->n_args; i++) {
-            int when = n->op == IR_AND || (n->op == IR_SELECT && i == 1);
+            uint8_t when = n->op == IR_AND || (n->op == IR_SELECT && i == 1);
             pass_on(t, id, n->arg[i], guards && i ? n->arg[0] : -1, when);
         }
     }

@@ -1,0 +1,230 @@
+/* Building the forms, arguments before users.
+ *
+ * A form that would overflow its coefficients or exceed AFFINE_MAX_TERMS is not made; its node is then an
+ * atom in other forms. Directions are found by search: programs have few. Nothing here knows ranges. */
+#include "expr/affine.h"
+#include <string.h>
+
+typedef struct sum { /* a form under construction */
+    int64_t constant, weight;
+    int n, bad;
+    affine_term term[AFFINE_MAX_TERMS];
+} sum;
+
+typedef struct direction {
+    int n;
+    affine_term term[AFFINE_MAX_TERMS];
+} direction;
+
+typedef struct builder {
+    const ir_prog *p;
+    arena *a;
+    affine_table *t;
+    int n;
+    direction dir[AFFINE_MAX_DIRECTIONS];
+} builder;
+
+int affine__is_sum(int op) {
+    return op == IR_ADD_I || op == IR_SUB_I || op == IR_NEG_I || op == IR_MUL_I;
+}
+
+int affine__is_atom(const affine_form *f, int node) {
+    return f->n == 1 && f->term[0].node == node && f->term[0].divisor == 0;
+}
+
+static int before(const affine_term *x, const affine_term *y) {
+    return x->node != y->node ? x->node < y->node : x->divisor < y->divisor;
+}
+
+/* *to += factor * v, with weights by magnitude. */
+static int add_scaled(int64_t *to, int64_t factor, int64_t v) {
+    int64_t product;
+    return __builtin_mul_overflow(factor, v, &product) || __builtin_add_overflow(*to, product, to);
+}
+
+static int64_t magnitude(int64_t v) { return v < 0 ? (v == INT64_MIN ? INT64_MAX : -v) : v; }
+
+static void add_term(sum *s, int64_t factor, const affine_term *x) {
+    int i = 0;
+    while (i < s->n && before(&s->term[i], x)) i++;
+    if (i == s->n || before(x, &s->term[i])) {
+        if (s->n == AFFINE_MAX_TERMS) {
+            s->bad = 1;
+            return;
+        }
+        memmove(&s->term[i + 1], &s->term[i], (size_t)(s->n - i) * sizeof *s->term);
+        s->term[i] = (affine_term){.divisor = x->divisor, .node = x->node, .sole = -1};
+        s->n++;
+    }
+    s->bad |= add_scaled(&s->term[i].coef, factor, x->coef);
+    s->bad |= add_scaled(&s->term[i].weight, magnitude(factor), x->weight);
+}
+
+static void add_form(sum *s, int64_t factor, const affine_form *f) {
+    if (!f) {
+        s->bad = 1;
+        return;
+    }
+    s->bad |= add_scaled(&s->constant, factor, f->constant);
+    s->bad |= add_scaled(&s->weight, magnitude(factor), f->weight);
+    for (int i = 0; i < f->n; i++) add_term(s, factor, &f->term[i]);
+}
+
+static void add_atom(sum *s, int64_t factor, int node, int64_t divisor) {
+    affine_term x = {.coef = 1, .weight = 1, .divisor = divisor, .node = node};
+    add_term(s, factor, &x);
+}
+
+static int64_t common_divisor(int64_t x, int64_t y) {
+    while (y) {
+        int64_t rest = x % y;
+        x = y;
+        y = rest;
+    }
+    return x;
+}
+
+/* Sets scale and direction: terms divided by their common divisor, the first one positive. */
+static void find_direction(builder *b, affine_form *f) {
+    direction d = {0};
+    int64_t g = 0;
+    f->direction = -1;
+    f->scale = 0;
+    for (int i = 0; i < f->n; i++) g = common_divisor(magnitude(f->term[i].coef), g);
+    for (int i = 0; i < f->n; i++) {
+        const affine_term *t = &f->term[i];
+        if (t->coef == 0) continue;
+        if (d.n == 0) f->scale = t->coef < 0 ? -g : g;
+        d.term[d.n] = *t;
+        d.term[d.n++].coef = t->coef / f->scale;
+    }
+    if (d.n == 0) return;
+    for (int i = 0; i < b->n; i++) {
+        int same = b->dir[i].n == d.n;
+        for (int j = 0; same && j < d.n; j++)
+            same = b->dir[i].term[j].node == d.term[j].node &&
+                   b->dir[i].term[j].divisor == d.term[j].divisor &&
+                   b->dir[i].term[j].coef == d.term[j].coef;
+        if (same) {
+            f->direction = i;
+            return;
+        }
+    }
+    if (b->n == AFFINE_MAX_DIRECTIONS) return;
+    f->direction = b->n;
+    b->dir[b->n++] = d;
+}
+
+static err keep(builder *b, const sum *s, const affine_form **out) {
+    affine_form *f;
+    int bad = s->bad || s->constant == INT64_MIN; /* its negative does not exist */
+    for (int i = 0; i < s->n; i++) bad |= s->term[i].coef == INT64_MIN;
+    *out = NULL;
+    if (bad) return ERR_OK;
+    TRY(arena_alloc(b->a, 1, sizeof *f, &f));
+    TRY(arena_alloc(b->a, (size_t)s->n, sizeof *f->term, &f->term));
+    f->constant = s->constant;
+    f->weight = s->weight;
+    f->n = s->n;
+    memcpy(f->term, s->term, (size_t)s->n * sizeof *f->term);
+    find_direction(b, f);
+    *out = f;
+    return ERR_OK;
+}
+
+static int is_constant(const builder *b, int id, int64_t *v) {
+    const ir_node *n = &b->p->node[id];
+    *v = n->k.i;
+    return n->op == IR_CONST && n->type == EXPR_INT;
+}
+
+/* Adds node id's sum; form[arg] are the arguments' forms. 0 when the node is no sum. */
+static int add_sum(const builder *b, sum *s, const ir_node *n, const affine_form *x,
+                   const affine_form *y) {
+    int64_t k;
+    switch (n->op) {
+    case IR_ADD_I: add_form(s, 1, x); break;
+    case IR_SUB_I: add_form(s, 1, x); break;
+    case IR_NEG_I: add_form(s, -1, x); return 1;
+    case IR_MUL_I:
+        if (is_constant(b, n->arg[1], &k))
+            add_form(s, k, x);
+        else if (is_constant(b, n->arg[0], &k))
+            add_form(s, k, y);
+        else
+            return 0;
+        return 1;
+    default: return 0;
+    }
+    add_form(s, n->op == IR_SUB_I ? -1 : 1, y);
+    return 1;
+}
+
+static int is_comparison(int op) {
+    return op == IR_LT_I || op == IR_LE_I || op == IR_EQ_I || op == IR_NE_I;
+}
+
+static err build_node(builder *b, int id) {
+    const ir_node *n = &b->p->node[id];
+    const affine_form *x = b->t->of[n->arg[0]], *y = b->t->of[n->arg[1]];
+    const affine_form *x2 = b->t->again[n->arg[0]], *y2 = b->t->again[n->arg[1]];
+    sum s = {0}, s2 = {0};
+    int64_t k = 0;
+    int leaf = n->n_args == 0;
+    int twice = !leaf && (x2 || (n->n_args > 1 && y2));
+    if (!x2) x2 = x;
+    if (!y2) y2 = y;
+    if (is_comparison(n->op)) {
+        add_form(&s, 1, y), add_form(&s, -1, x);
+        add_form(&s2, 1, y2), add_form(&s2, -1, x2);
+    } else if (n->type != EXPR_INT) {
+        return ERR_OK;
+    } else if (is_constant(b, id, &k)) {
+        s.constant = k;
+        s.weight = magnitude(k);
+    } else if (n->op == IR_DIV_I && is_constant(b, n->arg[1], &k) && k > 0) {
+        add_atom(&s, 1, n->arg[0], k);
+        twice = 0;
+    } else if (leaf || !add_sum(b, &s, n, x, y) || s.bad) {
+        s = (sum){0};
+        add_atom(&s, 1, id, 0);
+        twice = n->op == IR_MOD_I && is_constant(b, n->arg[1], &k) && k > 0;
+        if (twice) {
+            add_form(&s2, 1, x2);
+            add_atom(&s2, -k, n->arg[0], k);
+        }
+    } else if (twice) {
+        add_sum(b, &s2, n, x2, y2);
+    }
+    TRY(keep(b, &s, &b->t->of[id]));
+    return twice ? keep(b, &s2, &b->t->again[id]) : ERR_OK;
+}
+
+static void find_sole(const builder *b, const affine_form *f) {
+    for (int i = 0; f && i < f->n; i++)
+        for (int j = 0; j < b->n; j++) {
+            const direction *d = &b->dir[j];
+            if (d->n == 1 && d->term[0].node == f->term[i].node &&
+                d->term[0].divisor == f->term[i].divisor)
+                f->term[i].sole = j;
+        }
+}
+
+err affine__build(affine_table *out, const ir_prog *p, arena *a) {
+    builder *b;
+    err e = ERR_OK;
+    TRY(arena_alloc(a, (size_t)p->n, sizeof *out->of, &out->of));
+    TRY(arena_alloc(a, (size_t)p->n, sizeof *out->again, &out->again));
+    TRY(mem_new(1, sizeof *b, &b));
+    b->p = p;
+    b->a = a;
+    b->t = out;
+    for (int i = 0; !e && i < p->n; i++) e = build_node(b, i);
+    for (int i = 0; !e && i < p->n; i++) {
+        find_sole(b, out->of[i]);
+        find_sole(b, out->again[i]);
+    }
+    out->n_directions = b->n;
+    mem_free(b);
+    return e;
+}

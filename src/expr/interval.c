@@ -1,0 +1,398 @@
+/* Deciding a mask over a box: walk the program with ranges instead of values.
+ *
+ * Guards are followed: behind `a && b` the ranges are cut to cells where a holds before b is looked at,
+ * behind `||` and `?:` likewise. A cut narrows index variables and directions of affine forms (affine.h)
+ * and is undone on the way back through a trail. Ranges are remembered per node while no cut changes them.
+ * Work is bounded by FUEL node visits; beyond it everything is unknown, which is always sound. Reaching a
+ * load whose index is not proven inside its array sets may_leave. No heap is used, nothing is written to the
+ * tables, so any number of threads may classify at once. */
+#include "expr/interval.h"
+#include "expr/expr_load.h"
+#include "expr/interval_tables.h"
+#include "expr/ops.h"
+#include <string.h>
+
+enum { FUEL = 4000, MAX_TRAIL = 256, MAX_ROWS = 16, MAX_NODES = IR_MAX_NODES + IR_SLACK };
+
+typedef struct bounds {
+    int64_t lo, hi;
+} bounds;
+
+typedef struct cut { /* an undone change: variable (0..3) or 4 + direction */
+    int what;
+    bounds old;
+} cut;
+
+typedef struct walk {
+    const interval_tables *t;
+    const ir_node *node;
+    bounds var[4];
+    bounds direction[AFFINE_MAX_DIRECTIONS];
+    cut trail[MAX_TRAIL];
+    int n_trail, empty; /* empty: the cuts leave no cell */
+    int fuel, may_leave, depth;
+    uint32_t stamp, last_stamp; /* of the present cuts */
+    uint32_t seen[MAX_NODES];
+    interval_range value[MAX_NODES];
+} walk;
+
+static interval_range eval(walk *w, int id);
+
+/* ---- affine forms ---- */
+
+static int64_t floor_of(int64_t x, int64_t y) { return ops_div(x, y); }
+static int64_t ceil_of(int64_t x, int64_t y) {
+    int64_t q = ops_div(x, y);
+    return q + (ops_mod(x, y) != 0);
+}
+
+static bounds term_range(walk *w, const affine_term *t) {
+    interval_range r = eval(w, t->node);
+    bounds out = {r.lo.i, r.hi.i};
+    if (t->divisor) {
+        out.lo = floor_of(out.lo, t->divisor);
+        out.hi = floor_of(out.hi, t->divisor);
+    }
+    if (w->n_trail && t->sole >= 0) {
+        const bounds *d = &w->direction[t->sole];
+        if (d->lo > out.lo) out.lo = d->lo;
+        if (d->hi < out.hi) out.hi = d->hi;
+    }
+    return out;
+}
+
+static int add_product(int64_t *to, int64_t factor, int64_t v) {
+    int64_t product;
+    return __builtin_mul_overflow(factor, v, &product) || __builtin_add_overflow(*to, product, to);
+}
+
+/* Adds factor * range to *sum; *size grows by weight * the largest magnitude. 0 on overflow. */
+static int add_range(bounds *sum, int64_t *size, const affine_term *t, bounds r) {
+    int64_t c = t->coef, largest;
+    if (r.lo == INT64_MIN || r.hi == INT64_MIN) return 0;
+    largest = -r.lo > r.hi ? -r.lo : r.hi;
+    if (largest < 0) largest = -largest;
+    return !(add_product(&sum->lo, c, c < 0 ? r.hi : r.lo) |
+             add_product(&sum->hi, c, c < 0 ? r.lo : r.hi) | add_product(size, t->weight, largest));
+}
+
+/* The form's range from its terms alone. 0: something may have wrapped. Reaches all its loads. */
+static int form_from_terms(walk *w, const affine_form *f, bounds *out) {
+    int64_t size = f->weight;
+    int ok = 1;
+    *out = (bounds){f->constant, f->constant};
+    for (int i = 0; i < f->n; i++) {
+        bounds r = term_range(w, &f->term[i]);
+        ok = ok && add_range(out, &size, &f->term[i], r);
+    }
+    return ok;
+}
+
+/* Cuts *r by what is known of the form's direction. */
+static void use_direction(const walk *w, const affine_form *f, bounds *r) {
+    if (!w->n_trail || f->direction < 0) return;
+    bounds d = w->direction[f->direction];
+    int64_t from = f->scale > 0 ? d.lo : d.hi, to = f->scale > 0 ? d.hi : d.lo, v;
+    int bounded_from = from != INT64_MIN && from != INT64_MAX;
+    int bounded_to = to != INT64_MIN && to != INT64_MAX;
+    v = f->constant;
+    if (bounded_from && !add_product(&v, f->scale, from) && v > r->lo) r->lo = v;
+    v = f->constant;
+    if (bounded_to && !add_product(&v, f->scale, to) && v < r->hi) r->hi = v;
+}
+
+static int form_range(walk *w, const affine_form *f, bounds *out) {
+    if (!f || !form_from_terms(w, f, out)) return 0;
+    use_direction(w, f, out);
+    return 1;
+}
+
+/* Both ways of writing node id's form; 0 when neither can be trusted. */
+static int node_form_range(walk *w, int id, bounds *out) {
+    int ok = form_range(w, w->t->affine.of[id], out);
+    bounds other;
+    const affine_form *again = w->t->affine.again[id];
+    if (!again || !form_range(w, again, &other)) return ok;
+    if (!ok) *out = other;
+    if (other.lo > out->lo) out->lo = other.lo;
+    if (other.hi < out->hi) out->hi = other.hi;
+    return 1;
+}
+
+/* ---- cuts ---- */
+
+static void narrow(walk *w, int what, int64_t lo, int64_t hi) {
+    bounds *b = what < 4 ? &w->var[what] : &w->direction[what - 4];
+    if (lo <= b->lo && hi >= b->hi) return;
+    if (w->n_trail == MAX_TRAIL) return;
+    w->trail[w->n_trail++] = (cut){what, *b};
+    if (lo > b->lo) b->lo = lo;
+    if (hi < b->hi) b->hi = hi;
+    if (b->lo > b->hi) w->empty = 1;
+    w->stamp = ++w->last_stamp;
+}
+
+static void cut_form(walk *w, const affine_form *f, bounds want);
+
+/* The term at coefficient c has c * term in [lo, hi]: narrows the variable, or what lies below a division. */
+static void cut_term(walk *w, const affine_term *t, int64_t lo, int64_t hi) {
+    if (t->coef == INT64_MIN || t->coef == 0) return;
+    bounds r = t->coef > 0 ? (bounds){ceil_of(lo, t->coef), floor_of(hi, t->coef)}
+                           : (bounds){ceil_of(hi, t->coef), floor_of(lo, t->coef)};
+    const ir_node *n = &w->node[t->node];
+    if (t->sole >= 0) narrow(w, 4 + t->sole, r.lo, r.hi);
+    if (t->divisor) {
+        bounds below = {INT64_MIN, INT64_MAX};
+        if (__builtin_mul_overflow(r.lo, t->divisor, &below.lo)) return;
+        if (__builtin_mul_overflow(r.hi, t->divisor, &below.hi)) return;
+        if (__builtin_add_overflow(below.hi, t->divisor - 1, &below.hi)) return;
+        if (w->t->affine.of[t->node]) cut_form(w, w->t->affine.of[t->node], below);
+    } else if (n->op == IR_VAR) {
+        narrow(w, n->slot, r.lo, r.hi);
+    }
+}
+
+/* Cells outside `want` for this form are excluded from here on. */
+static void cut_form(walk *w, const affine_form *f, bounds want) {
+    bounds all;
+    if (w->depth > 4 || --w->fuel < 0 || !form_from_terms(w, f, &all)) return;
+    if (want.lo < all.lo) want.lo = all.lo;
+    if (want.hi > all.hi) want.hi = all.hi;
+    if (want.lo > want.hi) {
+        w->empty = 1;
+        return;
+    }
+    if (want.lo == all.lo && want.hi == all.hi) return;
+    w->depth++;
+    bounds d;
+    if (f->direction >= 0 && !__builtin_sub_overflow(want.lo, f->constant, &d.lo) &&
+        !__builtin_sub_overflow(want.hi, f->constant, &d.hi)) {
+        if (f->scale > 0)
+            narrow(w, 4 + f->direction, ceil_of(d.lo, f->scale), floor_of(d.hi, f->scale));
+        else
+            narrow(w, 4 + f->direction, ceil_of(d.hi, f->scale), floor_of(d.lo, f->scale));
+    }
+    for (int i = 0; i < f->n && !w->empty; i++) {
+        const affine_term *t = &f->term[i];
+        bounds r = term_range(w, t), part = {0, 0};
+        int64_t size = 0, lo, hi;
+        if (t->coef == 0 || !add_range(&part, &size, t, r)) continue;
+        /* c * term >= want.lo - (the most that the others give), and so on */
+        if (__builtin_sub_overflow(all.hi, part.hi, &hi) ||
+            __builtin_sub_overflow(want.lo, hi, &lo))
+            lo = part.lo;
+        int64_t others;
+        if (__builtin_sub_overflow(all.lo, part.lo, &others) ||
+            __builtin_sub_overflow(want.hi, others, &hi))
+            hi = part.hi;
+        cut_term(w, t, lo > part.lo ? lo : part.lo, hi < part.hi ? hi : part.hi);
+    }
+    w->depth--;
+}
+
+/* Assumes node id (a condition) is `truth` from here on. */
+static void assume(walk *w, int id, int truth) {
+    const ir_node *n = &w->node[id];
+    bounds want = {INT64_MIN, INT64_MAX}; /* of right - left */
+    switch (n->op) {
+    case IR_NOT: assume(w, n->arg[0], !truth); return;
+    case IR_AND:
+    case IR_OR:
+        if ((n->op == IR_AND) != truth) return;
+        assume(w, n->arg[0], truth);
+        if (!w->empty) assume(w, n->arg[1], truth);
+        return;
+    case IR_LT_I: *(truth ? &want.lo : &want.hi) = truth ? 1 : 0; break;
+    case IR_LE_I: *(truth ? &want.lo : &want.hi) = truth ? 0 : -1; break;
+    case IR_EQ_I:
+    case IR_NE_I:
+        if ((n->op == IR_EQ_I) != truth) return;
+        want = (bounds){0, 0};
+        break;
+    default: return;
+    }
+    if (w->t->affine.of[id]) cut_form(w, w->t->affine.of[id], want);
+}
+
+typedef struct place {
+    int n_trail;
+    uint32_t stamp;
+} place;
+
+static place enter(const walk *w) { return (place){w->n_trail, w->stamp}; }
+
+static void leave(walk *w, place p) {
+    while (w->n_trail > p.n_trail) {
+        const cut *c = &w->trail[--w->n_trail];
+        *(c->what < 4 ? &w->var[c->what] : &w->direction[c->what - 4]) = c->old;
+    }
+    w->stamp = p.stamp;
+    w->empty = 0;
+}
+
+/* ---- nodes ---- */
+
+/* Node id where `guard` is `truth`; 0 when no cell is left for it. */
+static int eval_behind(walk *w, int guard, int truth, int id, interval_range *out) {
+    place p = enter(w);
+    assume(w, guard, truth);
+    int some = !w->empty;
+    w->empty = 0;
+    if (some) *out = eval(w, id);
+    leave(w, p);
+    return some;
+}
+
+static interval_range eval_junction(walk *w, const ir_node *n) {
+    interval_range x = eval(w, n->arg[0]), y = x;
+    int truth = n->op == IR_AND; /* the left value that lets the right be evaluated */
+    if (x.lo.i == x.hi.i && x.lo.i != truth) return x;
+    if (!eval_behind(w, n->arg[0], truth, n->arg[1], &y)) return interval__ints(!truth, !truth);
+    if (truth) return interval__ints(x.lo.i & y.lo.i, y.hi.i);
+    return interval__ints(y.lo.i, x.hi.i | y.hi.i);
+}
+
+static interval_range eval_select(walk *w, const ir_node *n) {
+    interval_range c = eval(w, n->arg[0]), x = c, y = c;
+    int some_x = c.hi.i && eval_behind(w, n->arg[0], 1, n->arg[1], &x);
+    int some_y = !c.lo.i && eval_behind(w, n->arg[0], 0, n->arg[2], &y);
+    if (some_x && some_y) return interval__join((expr_type)n->type, x, y);
+    if (some_x) return x;
+    return some_y ? y : interval__unknown((expr_type)n->type);
+}
+
+/* right - left decides; the plain ranges of the sides where forms cannot be trusted. */
+static interval_range eval_comparison(walk *w, int id, const ir_node *n) {
+    bounds d;
+    if (!node_form_range(w, id, &d)) {
+        interval_range x = eval(w, n->arg[0]), y = eval(w, n->arg[1]);
+        return interval__rules[n->op]((ir_op)n->op, x, y);
+    }
+    if (n->op == IR_LT_I) return interval__ints(d.lo > 0, d.hi > 0);
+    if (n->op == IR_LE_I) return interval__ints(d.lo >= 0, d.hi >= 0);
+    const affine_form *f = w->t->affine.of[id];
+    int can = d.lo <= 0 && d.hi >= 0;
+    if (can && f && (f->scale > 1 || f->scale < -1) && f->constant % f->scale != 0) {
+        bounds plain; /* a multiple of scale is never -constant, if nothing wraps */
+        can = !form_from_terms(w, f, &plain);
+    }
+    int equal = can && d.lo == 0 && d.hi == 0;
+    return n->op == IR_EQ_I ? interval__ints(equal, can) : interval__ints(!can, !equal);
+}
+
+/* A slice per leading index while these are few; one covering slice otherwise. */
+static interval_range load_slices(walk *w, const ir_node *n, const bounds *index) {
+    const expr_value *v = &w->t->values[n->slot];
+    int last = n->n_args - 1;
+    int64_t at[EXPR_MAX_NDIM], end[EXPR_MAX_NDIM], rows = 1;
+    interval_range r = {0};
+    for (int i = 0; i <= last; i++) at[i] = index[i].lo;
+    for (int i = 0; i <= last; i++) end[i] = index[i].hi;
+    for (int i = 0; i < last && rows <= MAX_ROWS; i++)
+        rows *= index[i].hi - index[i].lo < MAX_ROWS ? index[i].hi - index[i].lo + 1 : MAX_ROWS + 1;
+    if (rows > MAX_ROWS)
+        return interval_tables__slice(w->t, n->slot, (expr_type)n->type,
+                                      expr_load__place(v, n->n_args, at),
+                                      expr_load__place(v, n->n_args, end));
+    for (int64_t row = 0; row < rows; row++) {
+        int64_t rest = row;
+        for (int i = last - 1; i >= 0; i--) {
+            int64_t extent = index[i].hi - index[i].lo + 1;
+            at[i] = end[i] = index[i].lo + rest % extent;
+            rest /= extent;
+        }
+        interval_range s = interval_tables__slice(w->t, n->slot, (expr_type)n->type,
+                                                  expr_load__place(v, n->n_args, at),
+                                                  expr_load__place(v, n->n_args, end));
+        r = row ? interval__join((expr_type)n->type, r, s) : s;
+    }
+    return r;
+}
+
+static interval_range eval_load(walk *w, const ir_node *n) {
+    const expr_value *v = &w->t->values[n->slot];
+    bounds index[EXPR_MAX_NDIM];
+    int inside = 1, nowhere = 0;
+    for (int i = 0; i < n->n_args; i++) {
+        interval_range r = eval(w, n->arg[i]);
+        index[i] = (bounds){r.lo.i < 0 ? 0 : r.lo.i, r.hi.i >= v->dim[i] ? v->dim[i] - 1 : r.hi.i};
+        inside &= index[i].lo == r.lo.i && index[i].hi == r.hi.i;
+        nowhere |= index[i].lo > index[i].hi;
+    }
+    interval_range zero = {0};
+    if (!inside) w->may_leave = 1;
+    if (nowhere) return zero;
+    interval_range r = load_slices(w, n, index);
+    return inside ? r : interval__join((expr_type)n->type, r, zero);
+}
+
+static interval_range eval_const(const ir_node *n) {
+    interval_range r = {.lo = n->k, .hi = n->k};
+    return n->type == EXPR_FLOAT && n->k.f != n->k.f ? interval__unknown(EXPR_FLOAT) : r;
+}
+
+static interval_range eval_node(walk *w, int id, const ir_node *n) {
+    bounds b;
+    const affine_form *f = w->t->affine.of[id];
+    switch (n->op) {
+    case IR_CONST: return eval_const(n);
+    case IR_LOAD: return eval_load(w, n);
+    case IR_AND:
+    case IR_OR: return eval_junction(w, n);
+    case IR_SELECT: return eval_select(w, n);
+    case IR_LT_I:
+    case IR_LE_I:
+    case IR_EQ_I:
+    case IR_NE_I: return eval_comparison(w, id, n);
+    default: break;
+    }
+    int sum = affine__is_sum(n->op) && f && !affine__is_atom(f, id);
+    if (sum && node_form_range(w, id, &b)) return interval__ints(b.lo, b.hi);
+    interval_range x = eval(w, n->arg[0]), y = n->n_args > 1 ? eval(w, n->arg[1]) : x;
+    interval_range r = interval__rules[n->op]((ir_op)n->op, x, y);
+    if (n->type == EXPR_INT && f && !sum) { /* a cut on this very node */
+        b = (bounds){r.lo.i, r.hi.i};
+        use_direction(w, f, &b);
+        r = interval__ints(b.lo, b.hi);
+    }
+    return r;
+}
+
+static interval_range eval(walk *w, int id) {
+    const ir_node *n = &w->node[id];
+    if (n->op == IR_VAR && n->slot < 4)
+        return interval__ints(w->var[n->slot].lo, w->var[n->slot].hi);
+    if (w->seen[id] == w->stamp) return w->value[id];
+    if (--w->fuel < 0) {
+        w->may_leave |= n->has_load;
+        return interval__unknown((expr_type)n->type);
+    }
+    uint32_t stamp = w->stamp;
+    interval_range r = eval_node(w, id, n);
+    w->seen[id] = stamp;
+    w->value[id] = r;
+    return r;
+}
+
+interval_verdict interval_classify(const expr *e, const expr_env *env, const interval_tables *t,
+                                   const interval_box *box, int *may_leave) {
+    walk w;
+    (void)e;
+    (void)env; /* the tables hold what they were made from */
+    w.t = t;
+    w.node = t->prog.node;
+    w.n_trail = w.empty = w.may_leave = w.depth = 0;
+    w.fuel = FUEL;
+    w.stamp = w.last_stamp = 1;
+    w.var[IR_B] = (bounds){box->b0, box->b1};
+    w.var[IR_H] = (bounds){box->h0, box->h1};
+    w.var[IR_Q] = (bounds){ops_add(box->q0, t->q0), ops_add(box->q1, t->q0)};
+    w.var[IR_KV] = (bounds){ops_add(box->kv0, t->kv0), ops_add(box->kv1, t->kv0)};
+    memset(w.seen, 0, (size_t)t->prog.n * sizeof *w.seen);
+    for (int i = 0; i < t->affine.n_directions; i++)
+        w.direction[i] = (bounds){INT64_MIN, INT64_MAX};
+    int wrapped = w.var[IR_Q].lo > w.var[IR_Q].hi || w.var[IR_KV].lo > w.var[IR_KV].hi;
+    interval_range r = wrapped ? interval__unknown(EXPR_BOOL) : eval(&w, t->prog.n - 1);
+    if (may_leave) *may_leave = wrapped || w.may_leave;
+    return r.lo.i == 1 ? INTERVAL_ALL : r.hi.i == 0 ? INTERVAL_NONE : INTERVAL_MIXED;
+}

@@ -1,0 +1,28 @@
+/* What interval analysis keeps per binding: the bound program, its affine forms, ranges of arrays.
+ * Private to this folder; the public face is interval.h. */
+#ifndef EXPR_INTERVAL_TABLES_H
+#define EXPR_INTERVAL_TABLES_H
+#include "expr/affine.h"
+#include "expr/interval.h"
+#include "expr/interval_rules.h"
+
+typedef struct interval_array {
+    int64_t n;       /* elements, flattened */
+    int sorted;      /* never falls: the ends of a slice are its extremes, no tree is kept */
+    int64_t blocks;  /* leaves of the tree */
+    ir_val *lo, *hi; /* [2 * blocks]: node i covers 2i and 2i + 1, leaves from `blocks` on */
+} interval_array;
+
+struct interval_tables {
+    ir_prog prog;
+    affine_table affine;
+    int64_t q0, kv0;
+    expr_value *values;                      /* copied; the arrays' data are borrowed */
+    interval_array array[EXPR_MAX_CAPTURES]; /* of the captures that the program loads from */
+};
+
+/* The range of elements from..to (inclusive, inside the array) of capture slot. */
+interval_range interval_tables__slice(const interval_tables *t, int slot, expr_type type,
+                                      int64_t from, int64_t to);
+
+#endif
