@@ -18,7 +18,6 @@ static const char *problem_text(const json_error_t *e) {
     case json_error_premature_end_of_input: return "the text ends too early";
     case json_error_end_of_input_expected: return "text follows the end of the value";
     case json_error_stack_overflow: return "nested too deeply";
-    case json_error_out_of_memory: return "out of memory";
     default: return e->text;
     }
 }
@@ -32,10 +31,12 @@ err json_parse(json_t **out, const char *what, const char *text, size_t n) {
     json_t *j = json_loadb(text, n, JSON_REJECT_DUPLICATES, &e);
     if (!j) {
         enum json_error_code code = json_error_code(&e);
+        if (!*e.text ||
+            code == json_error_out_of_memory) /* jansson's sign of a failed allocation */
+            return err_set(ERR_MEMORY, "%s: no memory to read this JSON", what);
         const char *near = code == json_error_duplicate_key ? strstr(e.text, " near ") : NULL;
-        return err_set(code == json_error_out_of_memory ? ERR_MEMORY : ERR_FORMAT,
-                       "%s: line %d, column %d: %s%s", what, e.line, e.column, problem_text(&e),
-                       near ? near : "");
+        return err_set(ERR_FORMAT, "%s: line %d, column %d: %s%s", what, e.line, e.column,
+                       problem_text(&e), near ? near : "");
     }
     *out = j;
     return ERR_OK;
