@@ -67,7 +67,7 @@ err json_write_file(const json_t *j, const char *path) {
     dump_sink sink = {0};
     TRY(file_writer_open(&sink.w, path));
     if (json_dump_callback(j, dump_chunk, &sink, JSON_INDENT(2)) != 0 && !sink.e)
-        sink.e = err_set(ERR_INTERNAL, "%s: a value cannot be written as JSON", path);
+        sink.e = err_set(ERR_MEMORY, "%s: no memory to write this JSON", path);
     if (!sink.e) sink.e = file_write(sink.w, "\n", 1);
     if (sink.e) {
         file_abort(&sink.w);
