@@ -5,8 +5,13 @@
 #include "core/arena.h"
 
 typedef struct kv_pool kv_pool;
-typedef struct kv_seq { int32_t *pages; int64_t n_pages, cap; int64_t length; } kv_seq; /* length: tokens held */
-MUST_CHECK err kv_pool_create(kv_pool **out, int64_t layers, int64_t kv_heads, int64_t dim, int64_t max_tokens, int64_t max_seqs);
+typedef struct kv_seq {
+    int32_t *pages;
+    int64_t n_pages, cap;
+    int64_t length;
+} kv_seq; /* length: tokens held */
+MUST_CHECK err kv_pool_create(kv_pool **out, int64_t layers, int64_t kv_heads, int64_t dim,
+                              int64_t max_tokens, int64_t max_seqs);
 void kv_pool_free(kv_pool *p);
 size_t kv_pool_bytes(const kv_pool *p);
 int64_t kv_pool_free_pages(const kv_pool *p);

@@ -28,6 +28,26 @@ err nn_swiglu(dev *d, const float *g, const float *u, int64_t n, float *y) {
     return part__run(d, part__count(n, BLOCK), n, swiglu_part, &j);
 }
 
+typedef struct rows_job {
+    const lanes *v;
+    const float *gu;
+    float *y;
+    int64_t n, width;
+} rows_job;
+
+static err rows_part(void *ctx, int64_t r, int thread) {
+    const rows_job *j = ctx;
+    (void)thread;
+    const float *g = j->gu + 2 * r * j->width;
+    j->v->silu_mul(j->y + r * j->width, g, g + j->width, j->width);
+    return ERR_OK;
+}
+
+err nn_swiglu_rows(dev *d, const float *gu, int64_t n, int64_t width, float *y) {
+    rows_job j = {.v = lanes__of(d), .gu = gu, .y = y, .n = n, .width = width};
+    return part__run(d, n, n * width, rows_part, &j);
+}
+
 static err swiglu_back_part(void *ctx, int64_t part, int thread) {
     const wise_job *j = ctx;
     (void)thread;

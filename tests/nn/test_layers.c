@@ -143,6 +143,23 @@ static void swiglu_matches_the_definition(void **state) {
     dev_close(d);
 }
 
+static void swiglu_of_fused_rows_is_the_same(void **state) {
+    (void)state;
+    uint64_t seed = numbers_seed();
+    dev *d = open_dev(2);
+    const int64_t n = 37, width = 1003;
+    float *gu = numbers_new(n * 2 * width, seed, 1, 3), *y = numbers_poisoned(n * width),
+          *want = numbers_poisoned(width);
+    assert_int_equal(nn_swiglu_rows(d, gu, n, width, y), ERR_OK);
+    for (int64_t r = 0; r < n; r++) {
+        assert_int_equal(nn_swiglu(d, gu + 2 * r * width, gu + 2 * r * width + width, width, want),
+                         ERR_OK);
+        assert_memory_equal(y + r * width, want, (size_t)width * 4);
+    }
+    free(gu), free(y), free(want);
+    dev_close(d);
+}
+
 static void add_adds(void **state) {
     (void)state;
     uint64_t seed = numbers_seed();
@@ -302,6 +319,7 @@ int main(void) {
         cmocka_unit_test(rmsnorm_matches_the_definition),
         cmocka_unit_test(rmsnorm_of_zeros_is_zero),
         cmocka_unit_test(swiglu_matches_the_definition),
+        cmocka_unit_test(swiglu_of_fused_rows_is_the_same),
         cmocka_unit_test(add_adds),
         cmocka_unit_test(linear_matches_the_definition),
         cmocka_unit_test(embedding_gives_rows_and_refuses_ids),
