@@ -3,7 +3,7 @@
  * Every case is one row: files are made once, a command is run, its exit code and a piece of its sentence are expected. */
 #include "support/files.h"
 #include "support/run.h"
-#include "support/tiny_gguf.h"
+#include "support/chat_gguf.h"
 #include <setjmp.h>
 #include <stdarg.h>
 #include <stddef.h>
@@ -47,7 +47,7 @@ static int begin(void **state) {
     (void)state;
     dir = files_begin();
     snprintf(target, sizeof target, "%s", files_at(&dir, "tiny.gguf"));
-    tiny_gguf_write(target, &(tiny_gguf){.seed = 3, .context = 96});
+    chat_gguf_write(target, &(chat_gguf){.seed = 3, .context = 96});
     files_text(&dir, "rows.jsonl", rows);
     snprintf(prompts, sizeof prompts, "%s",
              files_text(&dir, "prompts.jsonl", "{\"prompt\": \"one\"}\n{\"prompt\": \"two\"}\n"));
@@ -149,13 +149,13 @@ static void files_are_named(void **state) {
 
 static void other_models_are_refused_by_name(void **state) {
     (void)state;
-    tiny_gguf_write(at("other.gguf"), &(tiny_gguf){.architecture = "mamba"});
+    chat_gguf_write(at("other.gguf"), &(chat_gguf){.architecture = "mamba"});
     RUN("generate", "--target", at("other.gguf"), "--prompt", "x");
     expect(1, "mamba");
-    tiny_gguf_write(at("pre.gguf"), &(tiny_gguf){.pre = "unheard-of"});
+    chat_gguf_write(at("pre.gguf"), &(chat_gguf){.pre = "unheard-of"});
     RUN("generate", "--target", at("pre.gguf"), "--prompt", "x");
     expect(1, "unheard-of");
-    tiny_gguf_write(at("rope.gguf"), &(tiny_gguf){.rope_scaling = "spiral"});
+    chat_gguf_write(at("rope.gguf"), &(chat_gguf){.rope_scaling = "spiral"});
     RUN("generate", "--target", at("rope.gguf"), "--prompt", "x");
     expect(1, "spiral");
 }
@@ -175,10 +175,10 @@ static void a_drafter_for_another_target_is_refused(void **state) {
     RUN("train", recipe, "--quiet");
     assert_int_equal(r.code, 0);
     snprintf(set, sizeof set, "%s/drafter", at("run"));
-    tiny_gguf_write(at("second.gguf"), &(tiny_gguf){.seed = 4, .context = 96});
+    chat_gguf_write(at("second.gguf"), &(chat_gguf){.seed = 4, .context = 96});
     RUN("generate", "--target", at("second.gguf"), "--drafter", set, "--prompt", "x");
     expect(1, "another target");
-    tiny_gguf_write(at("wide.gguf"), &(tiny_gguf){.seed = 3, .context = 96, .hidden = 64});
+    chat_gguf_write(at("wide.gguf"), &(chat_gguf){.seed = 3, .context = 96, .hidden = 64});
     RUN("generate", "--target", at("wide.gguf"), "--drafter", set, "--prompt", "x");
     expect(1, "64");
     RUN("generate", "--target", target, "--drafter", at("run"), "--prompt", "x");

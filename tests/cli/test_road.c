@@ -4,7 +4,7 @@
  * shows that every part fits. Nothing here judges speed. */
 #include "support/files.h"
 #include "support/run.h"
-#include "support/tiny_gguf.h"
+#include "support/chat_gguf.h"
 #include <setjmp.h>
 #include <stdarg.h>
 #include <stddef.h>
@@ -28,7 +28,7 @@ static int begin(void **state) {
     (void)state;
     dir = files_begin();
     snprintf(target, sizeof target, "%s", files_at(&dir, "tiny.gguf"));
-    tiny_gguf_write(target, &(tiny_gguf){.seed = 11});
+    chat_gguf_write(target, &(chat_gguf){.seed = 11});
     for (int i = 0; i < 12; i++)
         snprintf(
             text + strlen(text), sizeof text - strlen(text),
