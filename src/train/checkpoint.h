@@ -1,0 +1,48 @@
+/* Checkpoints: everything a run needs to continue as if it had never stopped, published whole or not at all.
+ *
+ * A checkpoint is RUN/checkpoints/step-NNNNNNNN/ with state.json, masters.safetensors, moments.safetensors (both fp32), drafter/ (the
+ * bf16 export) and COMPLETE, which lists each file's digest and is written last. The folder is built beside, synced
+ * and renamed. Reading verifies every digest first; a part that is missing or damaged is refused by name. */
+#ifndef TRAIN_CHECKPOINT_H
+#define TRAIN_CHECKPOINT_H
+#include "core/str.h"
+#include "data/data.h"
+#include "model/drafter.h"
+
+enum { CHECKPOINT_FORMAT = 1 };
+
+typedef struct checkpoint_state {
+    int64_t update, updates; /* done; of the whole run */
+    int64_t adam_steps, bad_in_row, bad_total;
+    data_cursor cursor;
+    double tau, best_tau; /* of the last and the best evaluation; NaN: none yet */
+    int64_t best_update;  /* -1: none */
+    int finished;
+    char target_digest[33], data_digest[33], held_digest[33];
+    char blas[256];
+    str recipe; /* canonical text; freed by checkpoint_state_free */
+} checkpoint_state;
+void checkpoint_state_free(checkpoint_state *s);
+
+/* The four buffers of a run, one layout. */
+typedef struct checkpoint_buffers {
+    const drafter_layout *layout;
+    float *params, *m, *v;
+} checkpoint_buffers;
+
+MUST_CHECK err checkpoint_save(const char *run, const checkpoint_state *s,
+                               const checkpoint_buffers *b);
+/* Newest complete checkpoint of a run: its folder and update; *update -1 when there is none. Folders without their completion mark are
+ * passed over with a warning. */
+MUST_CHECK err checkpoint_find(const char *run, char *path, size_t n, int64_t *update);
+/* state.json alone, verified; then the weights and moments. */
+MUST_CHECK err checkpoint_read_state(const char *path, checkpoint_state *s);
+MUST_CHECK err checkpoint_read_buffers(const char *path, const checkpoint_buffers *b);
+/* ERR_REFUSED naming the first recipe key, or the digest, that differs and may not. now: what the run would write. */
+MUST_CHECK err checkpoint_compare(const char *path, const checkpoint_state *saved,
+                                  const checkpoint_state *now);
+/* Keeps the newest `keep` and the best; removes the others. */
+MUST_CHECK err checkpoint_prune(const char *run, int64_t keep, int64_t best_update);
+void checkpoint_path(const char *run, int64_t update, char *path, size_t n);
+
+#endif

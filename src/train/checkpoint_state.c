@@ -1,0 +1,189 @@
+/* A run's state as JSON, and whether a run may continue from it.
+ *
+ * The whole canonical recipe is kept, so a difference is told key by key. Keys that change neither weights nor their order of
+ * computation may differ; files named by path are compared by the digest of what they hold instead. It touches no
+ * weights. */
+#include "core/file.h"
+#include "core/log.h"
+#include "io/json.h"
+#include "train/checkpoint_parts.h"
+#include <inttypes.h>
+#include <math.h>
+#include <stdio.h>
+#include <string.h>
+
+void checkpoint_state_free(checkpoint_state *s) { str_free(&s->recipe); }
+
+/* ---- JSON ---- */
+
+typedef struct field {
+    const char *key;
+    int64_t *value;
+} field;
+
+enum { FIELDS = 10 };
+static void fields_of(checkpoint_state *s, field f[FIELDS]) {
+    const field list[FIELDS] = {{"update", &s->update},
+                                {"updates", &s->updates},
+                                {"adam_steps", &s->adam_steps},
+                                {"bad_in_row", &s->bad_in_row},
+                                {"bad_total", &s->bad_total},
+                                {"best_update", &s->best_update},
+                                {"cursor_epoch", &s->cursor.epoch},
+                                {"cursor_next", &s->cursor.next},
+                                {"cursor_rows", &s->cursor.rows},
+                                {"cursor_tokens", &s->cursor.tokens}};
+    memcpy(f, list, sizeof list);
+}
+
+static json_t *real_or_null(double v) { return isnan(v) ? json_null() : json_real(v); }
+
+err checkpoint__write_state(const char *path, const checkpoint_state *s) {
+    char digest[33];
+    field f[FIELDS];
+    checkpoint_state copy = *s;
+    fields_of(&copy, f);
+    json_t *o = json_object();
+    if (!o) return err_set(ERR_MEMORY, "%s: no memory for its text", path);
+    json_object_set_new(o, "format", json_integer(CHECKPOINT_FORMAT));
+    for (int i = 0; i < FIELDS; i++) json_object_set_new(o, f[i].key, json_integer(*f[i].value));
+    json_object_set_new(o, "tau", real_or_null(s->tau));
+    json_object_set_new(o, "best_tau", real_or_null(s->best_tau));
+    json_object_set_new(o, "finished", json_boolean(s->finished));
+    json_object_set_new(o, "target_digest", json_string(s->target_digest));
+    json_object_set_new(o, "data_digest", json_string(s->data_digest));
+    json_object_set_new(o, "held_digest", json_string(s->held_digest));
+    json_object_set_new(o, "blas", json_string(s->blas));
+    file_hash_bytes(s->recipe.s, s->recipe.n, digest);
+    json_object_set_new(o, "recipe_digest", json_string(digest));
+    json_object_set_new(o, "recipe", json_stringn(s->recipe.s, s->recipe.n));
+    err e = json_write_file(o, path);
+    json_decref(o);
+    return e;
+}
+
+static err get_real_or_nan(const json_t *o, const char *path, const char *key, double *out) {
+    if (!json_object_get(o, key)) return err_set(ERR_FORMAT, "%s: \"%s\" is missing", path, key);
+    return json_get_real_or(o, path, key, NAN, out);
+}
+
+static err copy_text(const json_t *o, const char *path, const char *key, char *out, size_t n) {
+    const char *text = NULL;
+    TRY(json_get_text(o, path, key, &text));
+    if (strlen(text) >= n) return err_set(ERR_FORMAT, "%s: \"%s\" is too long", path, key);
+    memcpy(out, text, strlen(text) + 1);
+    return ERR_OK;
+}
+
+static err parse(const json_t *o, const char *path, checkpoint_state *s) {
+    field f[FIELDS];
+    int64_t format = 0;
+    const char *recipe_text = NULL;
+    TRY(json_get_int(o, path, "format", &format));
+    if (format != CHECKPOINT_FORMAT)
+        return err_set(ERR_REFUSED, "%s: format %" PRId64 " is not known to this program", path,
+                       format);
+    fields_of(s, f);
+    for (int i = 0; i < FIELDS; i++) TRY(json_get_int(o, path, f[i].key, f[i].value));
+    TRY(get_real_or_nan(o, path, "tau", &s->tau));
+    TRY(get_real_or_nan(o, path, "best_tau", &s->best_tau));
+    TRY(json_get_bool(o, path, "finished", &s->finished));
+    TRY(copy_text(o, path, "target_digest", s->target_digest, sizeof s->target_digest));
+    TRY(copy_text(o, path, "data_digest", s->data_digest, sizeof s->data_digest));
+    TRY(copy_text(o, path, "held_digest", s->held_digest, sizeof s->held_digest));
+    TRY(copy_text(o, path, "blas", s->blas, sizeof s->blas));
+    TRY(json_get_text(o, path, "recipe", &recipe_text));
+    return str_add(&s->recipe, recipe_text, strlen(recipe_text));
+}
+
+err checkpoint__read_state(const char *path, checkpoint_state *s) {
+    json_t *o = NULL;
+    *s = (checkpoint_state){0};
+    TRY(json_read_file(&o, path));
+    err e = parse(o, path, s);
+    json_decref(o);
+    if (e) checkpoint_state_free(s);
+    return e;
+}
+
+/* ---- comparing ---- */
+
+/* What may change between two parts of one run. Paths of files: their digests are compared. */
+static int may_change(const char *key) {
+    static const char *const keys[] = {"run.checkpoint_every", "run.keep",       "run.out",
+                                       "devices.threads",      "devices.target", "devices.drafter",
+                                       "target.path",          "data.path",      "data.validation"};
+    for (size_t i = 0; i < sizeof keys / sizeof *keys; i++)
+        if (strcmp(key, keys[i]) == 0) return 1;
+    return 0;
+}
+
+/* Next "  key: value" line of canonical text, with its section. Returns 0 at the end. */
+typedef struct walk {
+    const char *at;
+    char section[64];
+    char key[160];
+    char value[512];
+} walk;
+
+static int next(walk *w) {
+    while (*w->at) {
+        const char *end = strchr(w->at, '\n');
+        const int n = (int)(end ? end - w->at : (long)strlen(w->at));
+        const char *line = w->at;
+        w->at += end ? n + 1 : n;
+        const char *colon = memchr(line, ':', (size_t)n);
+        if (!colon) continue;
+        if (line[0] != ' ') {
+            snprintf(w->section, sizeof w->section, "%.*s", (int)(colon - line), line);
+            continue;
+        }
+        while (*line == ' ') line++;
+        snprintf(w->key, sizeof w->key, "%s.%.*s", w->section, (int)(colon - line), line);
+        const char *value = colon + 1 < w->at && colon[1] == ' ' ? colon + 2 : colon + 1;
+        const long left = (end ? end : w->at) - value;
+        snprintf(w->value, sizeof w->value, "%.*s", (int)(left > 0 ? left : 0), value);
+        return 1;
+    }
+    return 0;
+}
+
+static err compare_recipes(const char *path, const char *saved, const char *now) {
+    walk a = {.at = saved}, b = {.at = now};
+    for (;;) {
+        const int more_a = next(&a), more_b = next(&b);
+        if (!more_a && !more_b) return ERR_OK;
+        if (more_a != more_b || strcmp(a.key, b.key) != 0)
+            return err_set(ERR_REFUSED,
+                           "%s was made by another version of this program: its recipe has other "
+                           "keys (%s); start fresh or choose another run.out",
+                           path, more_a ? a.key : b.key);
+        if (strcmp(a.value, b.value) != 0 && !may_change(a.key))
+            return err_set(
+                ERR_REFUSED,
+                "%s was made with %s: %s and the recipe now says %s; change it back, start "
+                "fresh or choose another run.out",
+                path, a.key, a.value, b.value);
+    }
+}
+
+static err compare_digest(const char *path, const char *what, const char *saved, const char *now) {
+    if (strcmp(saved, now) == 0) return ERR_OK;
+    return err_set(ERR_REFUSED,
+                   "%s was made with another %s (digest %s, now %s); bring it back, start fresh or "
+                   "choose another run.out",
+                   path, what, saved, now);
+}
+
+err checkpoint_compare(const char *path, const checkpoint_state *saved,
+                       const checkpoint_state *now) {
+    TRY(compare_digest(path, "target", saved->target_digest, now->target_digest));
+    TRY(compare_digest(path, "training data", saved->data_digest, now->data_digest));
+    TRY(compare_digest(path, "validation data", saved->held_digest, now->held_digest));
+    TRY(compare_recipes(path, saved->recipe.s, now->recipe.s));
+    if (strcmp(saved->blas, now->blas) != 0)
+        log_warn("%s was computed with %s and this process uses %s: what follows is right, but its "
+                 "last bits will differ from an unstopped run",
+                 path, saved->blas, now->blas);
+    return ERR_OK;
+}
