@@ -1,10 +1,10 @@
 /* Finding a serial CBLAS at run time, and trusting it only after it computed right.
  *
  * A library is taken when it says itself that it is single-threaded (threaded ones give other bits for other
- * thread counts and would fight with our pool), has 32-bit integers, computes exact integer products
- * in all four transpositions, and does so again when all pool threads call it at once: a serial library built
- * without locks around its buffers would fail there. Nothing is linked: without a library the plain C
- * kernels serve. A library that was named and cannot be used is an error, never a fallback. */
+ * thread counts and would fight with our pool), has 32-bit integers, guards its buffers with locks (a serial
+ * OpenBLAS is often built without, and then computes wrong when two threads call it), and computes exact integer
+ * products in all four transpositions while all pool threads call it at once. Nothing is linked: without
+ * a library the plain C kernels serve. A library that was named and cannot be used is an error. */
 #include "dev/dev_private.h"
 #include "core/env.h"
 #include <dlfcn.h>
@@ -31,8 +31,28 @@ static const char *const system_names[] = {
 };
 enum { SYSTEM_NAMES = sizeof system_names / sizeof *system_names };
 
+/* Whether the library itself imports a symbol. Imports lie in front of the hashed symbols. */
+static int imports(const struct link_map *map, const char *name) {
+    const ElfW(Sym) *symbols = NULL;
+    const char *strings = NULL;
+    const uint32_t *gnu_hash = NULL, *hash = NULL;
+    for (const ElfW(Dyn) *d = map->l_ld; d->d_tag != DT_NULL; d++) {
+        /* glibc has made these absolute on the machines we build for. */
+        if (d->d_tag == DT_SYMTAB) symbols = (const ElfW(Sym) *)d->d_un.d_ptr;
+        if (d->d_tag == DT_STRTAB) strings = (const char *)d->d_un.d_ptr;
+        if (d->d_tag == DT_GNU_HASH) gnu_hash = (const uint32_t *)d->d_un.d_ptr;
+        if (d->d_tag == DT_HASH) hash = (const uint32_t *)d->d_un.d_ptr;
+    }
+    if (!symbols || !strings || !(gnu_hash || hash)) return 0;
+    uint32_t count = gnu_hash ? gnu_hash[1] : hash[1];
+    for (uint32_t i = 1; i < count; i++)
+        if (symbols[i].st_shndx == SHN_UNDEF && strcmp(strings + symbols[i].st_name, name) == 0)
+            return 1;
+    return 0;
+}
+
 /* Why a library is not known to be serial with 32-bit integers; NULL when it is. */
-static const char *objection(void *handle) {
+static const char *objection(void *handle, const struct link_map *map) {
     int (*parallel)(void);
     char *(*config)(void);
     long (*blis_threading)(void);
@@ -41,15 +61,16 @@ static const char *objection(void *handle) {
     *(void **)&config = dlsym(handle, "openblas_get_config");
     *(void **)&blis_threading = dlsym(handle, "bli_info_get_enable_threading");
     if (!dlsym(handle, "cblas_sgemm")) return "has no cblas_sgemm";
-    if (parallel) {
-        if (parallel() != 0) return "is a threaded build (results would depend on its threads)";
-        if (config && strstr(config(), "USE64BITINT")) return "has 64-bit integers";
-        return NULL;
-    }
-    if (blis_threading)
-        return blis_threading() ? "is a threaded build (results would depend on its threads)"
-                                : NULL;
-    return "does not say whether it is threaded (OpenBLAS and BLIS do)";
+    const char *text = parallel && config ? config() : "";
+    if (!parallel && !blis_threading)
+        return "does not say whether it is threaded (OpenBLAS and BLIS do)";
+    if (parallel ? parallel() != 0 : blis_threading() != 0)
+        return "is a threaded build (results would depend on its threads)";
+    if (strstr(text, "USE64BITINT")) return "has 64-bit integers";
+    /* Without locks two callers may be given the same buffer; nothing else tells such a build. */
+    if (!strstr(text, "USE_TLS") && !(map && imports(map, "pthread_mutex_lock")))
+        return "was built without locks around its buffers (concurrent calls compute wrong results)";
+    return NULL;
 }
 
 enum { CHECK_M = 37, CHECK_N = 53, CHECK_K = 70 };
@@ -99,7 +120,7 @@ static int consider(blas__library *l, const char *name, pool *threads) {
     struct link_map *map = NULL;
     snprintf(l->path, sizeof l->path, "%s",
              dlinfo(handle, RTLD_DI_LINKMAP, &map) == 0 && map->l_name[0] ? map->l_name : name);
-    const char *why = objection(handle);
+    const char *why = objection(handle, map);
     if (why) {
         err_set(ERR_REFUSED, "%s", why);
         dlclose(handle);

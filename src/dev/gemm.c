@@ -1,21 +1,27 @@
 /* fp32 matrix products: fixed tiles over the pool, each one serial call.
  *
- * The tile shape follows from M, N and K alone, so the bits do not depend on the number of threads. A tile
- * is computed by the serial CBLAS of the handle or by the blocked product below: strips of op(A) and op(B) are
- * packed on the stack (which also undoes transposition and pads edges with zeros), and an inner kernel
- * of the machine's instruction set does the rest. Sums run over K in blocks of 256 in order. */
+ * With a CBLAS the tile shape follows from M, N and K alone, so the bits do not depend on the number of threads.
+ * Without one, tiles go through the blocked product below: strips of op(A) and op(B) are packed on the stack
+ * (which also undoes transposition and pads edges with zeros), and an inner kernel of the machine's
+ * instruction set does the rest. There a value's bits depend on its row, its column and K alone (sums over
+ * blocks of 256 in order), so tiles may be as large as the number of threads allows. */
 #include "dev/gemm.h"
 #include "dev/dev_private.h"
 #include "dev/gemm_private.h"
 #include <string.h>
+#if defined(__SSE__)
+#include <xmmintrin.h>
+#endif
 
 enum {
     BLOCK_K = 256,
     BLOCK_M = 96,
     BLOCK_N = 256,
+    PACK_K = 32,
     TILE = 256,          /* longest side of a tile of a large product */
+    TILE_PLAIN = 768,    /* the same in plain C */
     TILE_LEAST = 64,     /* sides are not cut below this */
-    TILES_WANTED = 32,   /* enough for 16 threads to share evenly */
+    TILES_WANTED = 32,   /* by CBLAS: enough for 16 threads to share evenly */
     WORK_LEAST = 1 << 19 /* multiply-adds that are worth a task */
 };
 enum { ROW_MAJOR = 101, NO_TRANS = 111, TRANS = 112 };
@@ -29,6 +35,35 @@ static void scale(const gemm_args *g) {
         }
 }
 
+/* dst[kk][0..3] = src[0..3][kk] */
+static void transpose4(float *dst, const float *src, int64_t ld, int width, int kc) {
+    const float *s0 = src, *s1 = src + ld, *s2 = src + 2 * ld, *s3 = src + 3 * ld;
+    int kk = 0;
+#if defined(__SSE__)
+    for (; kk + 4 <= kc; kk += 4) {
+        __m128 r0 = _mm_loadu_ps(s0 + kk), r1 = _mm_loadu_ps(s1 + kk);
+        __m128 r2 = _mm_loadu_ps(s2 + kk), r3 = _mm_loadu_ps(s3 + kk);
+        _MM_TRANSPOSE4_PS(r0, r1, r2, r3);
+        float *to = dst + kk * width;
+        _mm_storeu_ps(to, r0);
+        _mm_storeu_ps(to + width, r1);
+        _mm_storeu_ps(to + 2 * width, r2);
+        _mm_storeu_ps(to + 3 * width, r3);
+    }
+#endif
+    for (; kk < kc; kk++) {
+        float *to = dst + kk * width;
+        to[0] = s0[kk], to[1] = s1[kk], to[2] = s2[kk], to[3] = s3[kk];
+    }
+}
+
+static void transpose(float *dst, const float *src, int64_t ld, int width, int count, int kc) {
+    int lane = 0;
+    for (; lane + 4 <= count; lane += 4) transpose4(dst + lane, src + lane * ld, ld, width, kc);
+    for (; lane < count; lane++)
+        for (int kk = 0; kk < kc; kk++) dst[kk * width + lane] = src[lane * ld + kk];
+}
+
 /* Packs `count` lanes of a strip of width `width`: dst[kk][width] from lanes that lie side by side
  * (src[kk][lane]) or one below the other (src[lane][kk]); lanes past count become zeros. */
 static void pack(float *dst, const float *src, int64_t ld, int side_by_side, int width, int count,
@@ -39,16 +74,9 @@ static void pack(float *dst, const float *src, int64_t ld, int side_by_side, int
             memcpy(dst + kk * width, src + kk * ld, sizeof *dst * (size_t)count);
         return;
     }
-    int lane = 0;
-    for (; lane + 4 <= count; lane += 4) {
-        const float *s = src + lane * ld;
-        for (int kk = 0; kk < kc; kk++) {
-            float *to = dst + kk * width + lane;
-            to[0] = s[kk], to[1] = s[kk + ld], to[2] = s[kk + 2 * ld], to[3] = s[kk + 3 * ld];
-        }
-    }
-    for (; lane < count; lane++)
-        for (int kk = 0; kk < kc; kk++) dst[kk * width + lane] = src[lane * ld + kk];
+    for (int k0 = 0; k0 < kc; k0 += PACK_K) /* a piece of dst that stays in the nearest cache */
+        transpose(dst + k0 * width, src + k0, ld, width, count,
+                  kc - k0 < PACK_K ? kc - k0 : PACK_K);
 }
 
 static int least(int64_t a, int64_t b) { return (int)(a < b ? a : b); }
@@ -123,10 +151,12 @@ static int64_t even(int64_t n, int64_t most) {
 
 static int64_t parts_of(int64_t n, int64_t part) { return (n + part - 1) / part; }
 
-static void tile_shape(int64_t m, int64_t n, int64_t k, int64_t *tm, int64_t *tn) {
-    *tm = even(m, TILE);
-    *tn = even(n, m < TILE_LEAST ? 4 * TILE : TILE);
-    while (parts_of(m, *tm) * parts_of(n, *tn) < TILES_WANTED) {
+static void tile_shape(const dev *d, int64_t m, int64_t n, int64_t k, int64_t *tm, int64_t *tn) {
+    int64_t most = d->blas.sgemm ? TILE : TILE_PLAIN;
+    int64_t wanted = d->blas.sgemm ? TILES_WANTED : d->threads == 1 ? 1 : 4 * d->threads;
+    *tm = even(m, most);
+    *tn = even(n, m < TILE_LEAST ? 4 * most : most);
+    while (parts_of(m, *tm) * parts_of(n, *tn) < wanted) {
         int64_t *longer = *tm > *tn ? tm : tn;
         if (*longer <= TILE_LEAST || *tm * *tn * k / 2 < WORK_LEAST) break;
         *longer = even(longer == tm ? m : n, *longer / 2);
@@ -165,7 +195,7 @@ err gemm_f32(dev *d, const gemm_args *g) {
         return err_set(ERR_RANGE,
                        "a matrix product has an inner extent or row length of 2^31 or more");
     tiles t = {.d = d, .g = g};
-    tile_shape(g->m, g->n, g->k, &t.tm, &t.tn);
+    tile_shape(d, g->m, g->n, g->k, &t.tm, &t.tn);
     t.across = parts_of(g->n, t.tn);
     return pool_run(d->pool, parts_of(g->m, t.tm) * t.across, tile_task, &t);
 }

@@ -158,6 +158,25 @@ static void bits_do_not_depend_on_threads(void **state) {
         }
 }
 
+/* Libraries without locks around their buffers fail here now and then: such a one must not have been taken. */
+static void a_hundred_concurrent_products_are_equal(void **state) {
+    (void)state;
+    static const char *const blas[] = {"none", NULL};
+    for (int l = 0; l < 2; l++) {
+        problem p = make(300, 517, 191, 0, 0, 1.0f, 0.0f);
+        dev *d = open_dev(4, "avx512", blas[l]);
+        float *want = run(d, &p);
+        for (int i = 0; i < 100; i++) {
+            float *c = run(d, &p);
+            assert_memory_equal(want, c, (size_t)p.nc * sizeof *c);
+            free(c);
+        }
+        free(want);
+        dev_close(d);
+        release(&p);
+    }
+}
+
 static void plain_c_has_the_same_bits_on_every_isa(void **state) {
     (void)state;
     problem p = make(203, 141, 700, 0, 1, 0.7f, 0.3f);
@@ -208,6 +227,7 @@ int main(void) {
         cmocka_unit_test(plain_c_on_every_isa),
         cmocka_unit_test(the_library_found_here),
         cmocka_unit_test(bits_do_not_depend_on_threads),
+        cmocka_unit_test(a_hundred_concurrent_products_are_equal),
         cmocka_unit_test(plain_c_has_the_same_bits_on_every_isa),
         cmocka_unit_test(empty_and_zero),
     };
