@@ -6,6 +6,7 @@
 #include "flex/paged.h"
 #include "model/drafter_packed.h"
 #include <inttypes.h>
+#include <math.h>
 #include <string.h>
 
 enum {
@@ -164,6 +165,7 @@ static err draft_attention(draft *w, int64_t layer) {
     TRY(norm_and_rotate(&w->p, w->k, y->k_norm, n, c->kv_heads, w->position));
     for (int64_t s = 0; s < w->n_seqs; s++) w->view[s].window = c->window[layer];
     paged_args args = {.q_heads = c->heads, .kv_heads = c->kv_heads, .dim = c->head_dim};
+    args.scale = (float)(1 / sqrt((double)c->head_dim));
     args.k_pool = kv_layer_k(w->cache, layer);
     args.v_pool = kv_layer_v(w->cache, layer);
     args.seqs = w->view;
