@@ -1,10 +1,14 @@
 /* Training rows: JSONL → tokens and loss masks → flattened rows under a token budget.
  *
- * A line is {"messages":[{"role","content"}...]} or {"prompt","response"}; other top-level keys ("id", "kind", ...) are allowed and ignored.
- * Strict by default: the first bad line stops preparation with file, line number and byte offset. Lenient: bad lines
- * are counted by reason and copied to a side file. A document longer than max_length is cut at its end and counted;
- * one that loses all supervised tokens by that is refused/set aside by the same policy. Two consecutive supervised tokens are needed
- * for a document to hold an anchor; documents without any are counted and kept out of rows.
+ * A line is {"messages":[{"role","content"}...]} or {"prompt","response"}; other top-level keys ("id", "kind", ...) are allowed and
+ * ignored, other keys of a message are not: they would be lost. "cut": true beside the last answer's content, or at the top,
+ * says that a limit stopped it (no end of turn follows). Windows line ends and a last line without one are fine; blank lines
+ * are skipped and counted.
+ * Strict by default: the first bad line stops preparation with file, line number and byte offset of the line. Lenient: bad
+ * lines are counted by reason and copied as they are to a side file, and a summary is logged. A document longer than
+ * max_length is cut at its end and counted; one that loses all supervised tokens by that is refused/set aside by the same
+ * policy. Two consecutive supervised tokens are needed for a document to hold an anchor; documents without any are counted
+ * and left out. A file that gives no document at all is an error in either mode.
  * Prepared documents live in memory here (tokens 4 B, mask 1 B each); shards on disk come with a later part. */
 #ifndef DATA_DATA_H
 #define DATA_DATA_H
@@ -20,9 +24,12 @@ typedef struct data_config {
     const char *side_path;       /* lenient: bad lines are copied here; NULL: next to the input, "X.rejected.jsonl" */
 } data_config;
 
+/* lines = blank + rejected + without_anchor + documents */
 typedef struct data_counts {
     int64_t lines, documents, tokens, supervised, cut, without_anchor, rejected;
     int64_t rejected_by_reason[16]; /* data_reason_name */
+    int64_t blank;
+    int64_t unspellable;            /* bytes of accepted messages that the vocabulary cannot spell: they are lost */
 } data_counts;
 const char *data_reason_name(int reason); /* NULL past the last */
 
@@ -41,9 +48,9 @@ void data_close(data_set *s);
 const data_counts *data_get_counts(const data_set *s);
 int64_t data_count(const data_set *s);
 const data_doc *data_at(const data_set *s, int64_t i);
-/* Digest of documents, tokenizer, template, max_length, rule version: what a checkpoint records. */
+/* Digest of the files' bytes, documents, tokenizer, template, max_length, rule version: what a checkpoint records. */
 void data_digest(const data_set *s, char out[33]);
-/* First document's text with supervised parts marked between brackets, for plan and the start of a run. */
+/* Document i's text with supervised parts between \u27e6 and \u27e7, control tokens spelled, for plan and the start of a run. */
 MUST_CHECK err data_preview(const data_set *s, const tokenizer *tok, int64_t i, str *out);
 
 /* A flattened row: documents one after another. */
@@ -65,8 +72,11 @@ MUST_CHECK err data_stream_open(data_stream **out, const data_set *s, int64_t se
 void data_stream_close(data_stream *st);
 data_cursor data_stream_tell(const data_stream *st);
 MUST_CHECK err data_stream_seek(data_stream *st, data_cursor c);
+/* An epoch's last row moves the cursor to (epoch + 1, 0): epochs are done when tell says so. ERR_RANGE for a cursor that
+ * does not fit the data set. */
 /* Next row; memory belongs to the stream until the next call. Crosses into the next epoch by itself; a row never mixes epochs. */
 MUST_CHECK err data_stream_next(data_stream *st, const data_row **out);
+/* Packs that epoch on paper; uses the stream's scratch, so not beside other calls on the same stream. */
 int64_t data_stream_rows_per_epoch(const data_stream *st, int64_t epoch);
 /* Largest row any epoch can give, in tokens and documents. */
 void data_stream_limits(const data_stream *st, int64_t *max_tokens, int64_t *max_docs);

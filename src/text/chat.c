@@ -150,10 +150,15 @@ static err add_turn(const chat_template *c, const chat_message *m, int supervise
     return add_text(c, "\n", 1, 0, out);
 }
 
+int chat_role_known(const char *role) {
+    return strcmp(role, "system") == 0 || strcmp(role, "user") == 0 ||
+           strcmp(role, "assistant") == 0;
+}
+
 static err check_message(const chat_template *c, const chat_message *m, int i, int may_be_cut) {
     const char *r = m->role;
     int answer = strcmp(r, "assistant") == 0;
-    if (!answer && strcmp(r, "system") != 0 && strcmp(r, "user") != 0)
+    if (!chat_role_known(r))
         return err_set(ERR_FORMAT,
                        "message %d has the role '%.40s', which template '%s' does not know "
                        "(known: system, user, assistant)",

@@ -25,6 +25,7 @@ MUST_CHECK err chat_template_open(chat_template **out, const char *name, const t
 void chat_template_free(chat_template *c);
 const char *chat_template_name(const chat_template *c);
 void chat_template_digest(const chat_template *c, char out[33]);
+int chat_role_known(const char *role); /* system, user, assistant: what every template here renders */
 /* Both encoders replace what out held. No begin token is added: templates that want one spell it.
  * Whole conversation, answers supervised. Unknown roles, no assistant turn, or nothing supervised: ERR_FORMAT in a sentence. */
 MUST_CHECK err chat_encode(const chat_template *c, const chat_message *m, int n, chat_tokens *out);

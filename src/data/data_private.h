@@ -1,0 +1,51 @@
+/* What the data folder's files share: one JSONL line and the reasons for which it may be turned away.
+ *
+ * jsonl.c reads a line, data.c makes documents of it and keeps the counts, data_stream.c packs rows. Nobody
+ * outside src/data includes this, except the fuzzer of the line reader. */
+#ifndef DATA_DATA_PRIVATE_H
+#define DATA_DATA_PRIVATE_H
+#include "data/data.h"
+#include "io/json.h"
+
+enum {
+    DATA__LINE_MAX = 16 << 20
+}; /* bytes: a longer line is no conversation that any max_length could use */
+
+typedef enum data__reason {
+    DATA__TOO_LONG,
+    DATA__NUL,
+    DATA__BOM,
+    DATA__UTF8,
+    DATA__JSON,
+    DATA__DUPLICATE,
+    DATA__SHAPE,
+    DATA__NAMING,
+    DATA__ROLE,
+    DATA__NO_ANSWER,
+    DATA__CUT_AWAY,
+    DATA__REASONS
+} data__reason;
+
+typedef struct data__line {
+    const char *path, *s; /* s[0..n): without its newline */
+    size_t n;
+    int64_t number;  /* 1-based */
+    uint64_t offset; /* of s in the file */
+} data__line;
+
+typedef struct data__chat {
+    json_t *root;    /* owns the texts */
+    chat_message *m; /* [n] borrowed from root */
+    int n;
+    size_t cap;
+} data__chat;
+
+/* Sets the error text "PATH: line N (at byte B): ..." and the reason; returns ERR_FORMAT. */
+err data__bad(const data__line *l, data__reason why, data__reason *reason, const char *fmt, ...)
+    PRINTF_LIKE(4, 5);
+int data__blank(const data__line *l);
+/* The line's conversation; memory of out is reused from line to line. ERR_FORMAT comes with its reason. */
+MUST_CHECK err data__parse_line(const data__line *l, data__chat *out, data__reason *reason);
+void data__chat_free(data__chat *c);
+
+#endif
