@@ -204,6 +204,7 @@ err flex_plan_create(flex_plan **out, dev *d, const flex_problem *problem, arena
         flex__min(flex__min(p->group, MAX_SHARE), MAX_COLUMNS / flex__pad(q->tile_q, TILE_LANES));
     if (p->share < 1 || p->mask.heads > 1) p->share = 1;
     p->shares = (p->group + p->share - 1) / p->share;
+    p->share = (p->group + p->shares - 1) / p->shares; /* as even as can be */
     p->row_tasks = q->batch * q->kv_heads * p->shares * p->mask.q_tiles;
     p->col_tasks = q->batch * q->kv_heads * p->mask.kv_tiles;
     if (q->mask) p->mask_scratch = expr_tile_scratch(q->mask, q->tile_q, q->tile_kv);
