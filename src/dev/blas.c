@@ -11,6 +11,7 @@
 #include <limits.h>
 #include <link.h>
 #include <stdio.h>
+#include <stdlib.h>
 #include <string.h>
 #include <unistd.h>
 
@@ -118,8 +119,9 @@ static int consider(blas__library *l, const char *name, pool *threads) {
         return strchr(name, '/') && access(name, F_OK) == 0 ? -1 : 0;
     }
     struct link_map *map = NULL;
-    snprintf(l->path, sizeof l->path, "%s",
-             dlinfo(handle, RTLD_DI_LINKMAP, &map) == 0 && map->l_name[0] ? map->l_name : name);
+    char real[PATH_MAX];
+    int known = dlinfo(handle, RTLD_DI_LINKMAP, &map) == 0 && realpath(map->l_name, real) != NULL;
+    snprintf(l->path, sizeof l->path, "%s", known ? real : name);
     const char *why = objection(handle, map);
     if (why) {
         err_set(ERR_REFUSED, "%s", why);

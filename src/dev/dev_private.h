@@ -6,6 +6,7 @@
 #define DEV_DEV_PRIVATE_H
 #include "dev/dev.h"
 #include "dev/gemm.h"
+#include <limits.h>
 #include <stddef.h>
 
 /* cblas_sgemm of a library with 32-bit integers; enums are passed as their int values. */
@@ -14,10 +15,10 @@ typedef void (*blas__sgemm_fn)(int order, int ta, int tb, int m, int n, int k, f
                                float *c, int ldc);
 
 typedef struct blas__library {
-    void *handle;         /* of dlopen; NULL: plain C */
-    blas__sgemm_fn sgemm; /* NULL: plain C */
-    char path[512];       /* file it came from, or "plain C" */
-    char note[512];       /* why libraries that were found were not taken */
+    void *handle;            /* of dlopen; NULL: plain C */
+    blas__sgemm_fn sgemm;    /* NULL: plain C */
+    char path[PATH_MAX];     /* file it came from, or "plain C" */
+    char note[2 * PATH_MAX]; /* why libraries that were found were not taken */
 } blas__library;
 
 struct dev {
