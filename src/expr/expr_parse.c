@@ -65,9 +65,6 @@ static err expect(parser *p, const char *sign, const char *why) {
     if (p->tok.kind == TOKEN_END)
         return expr_lex__fail(&p->lex, p->tok.at, "the text ends where `%s` is needed %s", sign,
                               why);
-    if (is(p, "="))
-        return expr_lex__fail(&p->lex, p->tok.at,
-                              "`=` names a value in a `let` line only; write `==` to compare");
     return expr_lex__fail(&p->lex, p->tok.at, "`%s` is needed here %s, not `%.*s`", sign, why,
                           p->tok.n, p->tok.at);
 }
@@ -113,6 +110,13 @@ static err combine(parser *p, const char *sign_at, const char *spelling, part x,
                    part *out) {
     int equality = strcmp(spelling, "==") == 0 || strcmp(spelling, "!=") == 0;
     int conditions = type_of(p, x) == EXPR_BOOL && type_of(p, y) == EXPR_BOOL;
+    if (equality && type_of(p, x) != type_of(p, y) &&
+        (type_of(p, x) == EXPR_BOOL || type_of(p, y) == EXPR_BOOL))
+        return expr_lex__fail(
+            &p->lex, sign_at,
+            "`%s` compares a condition with a number; use the condition `c` or `!c` "
+            "itself, or count it with `c ? 1 : 0`",
+            spelling);
     if (!(equality && conditions)) {
         TRY(want_number(p, x, spelling));
         TRY(want_number(p, y, spelling));
@@ -222,10 +226,9 @@ static err parse_capture(parser *p, const token *name, int slot, part *out) {
         part x;
         TRY(parse_whole(p, &x));
         if (type_of(p, x) != EXPR_INT)
-            return expr_lex__fail(&p->lex, x.at,
-                                  "an index has to be an integer and this is %s; "
-                                  "write `int(x)` to truncate a float",
-                                  type_name(type_of(p, x)));
+            return expr_lex__fail(
+                &p->lex, x.at, "an index has to be an integer and this is %s; write `%s`",
+                type_name(type_of(p, x)), type_of(p, x) == EXPR_FLOAT ? "int(x)" : "c ? 1 : 0");
         if (n == d->ndim)
             return expr_lex__fail(&p->lex, x.at, "`%s` has %d dimension%s and gets more indices",
                                   d->name, d->ndim, d->ndim == 1 ? "" : "s");
@@ -337,16 +340,23 @@ static err parse_primary(parser *p, part *out) {
         out->at = t.at;
         return ERR_OK;
     }
-    if (is(p, "="))
-        return expr_lex__fail(&p->lex, t.at,
-                              "`=` names a value in a `let` line only; write `==` to compare");
     return expr_lex__fail(&p->lex, t.at, "a value is needed here, not `%.*s`", t.n, t.at);
+}
+
+static err refuse_assignment(parser *p) {
+    if (!is(p, "=")) return ERR_OK;
+    return expr_lex__fail(&p->lex, p->tok.at,
+                          "`=` names a value in a `let` line only; write `==` to compare");
 }
 
 static err parse_prefix(parser *p, part *out) {
     token t = p->tok;
     int minus = is(p, "-"), plus = is(p, "+"), bang = is(p, "!");
-    if (!minus && !plus && !bang) return parse_primary(p, out);
+    if (!minus && !plus && !bang) {
+        TRY(refuse_assignment(p));
+        TRY(parse_primary(p, out));
+        return refuse_assignment(p); /* before types are looked at: it is the likelier fault */
+    }
     part x;
     TRY(enter(p));
     TRY(advance(p));
@@ -502,9 +512,6 @@ static err parse_program(parser *p, int *root) {
     while (is(p, "let")) TRY(parse_let(p));
     TRY(parse_whole(p, &x));
     if (p->tok.kind == TOKEN_NAME) TRY(foreign_name(p, &p->tok));
-    if (is(p, "="))
-        return expr_lex__fail(&p->lex, p->tok.at,
-                              "`=` names a value in a `let` line only; write `==` to compare");
     if (is(p, ";"))
         return expr_lex__fail(&p->lex, p->tok.at,
                               "`;` ends `let` lines only; the expression is last "
