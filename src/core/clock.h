@@ -1,4 +1,6 @@
-/* Clocks. Nothing computed depends on them: they serve progress lines, logs and benches. */
+/* Clocks: a monotonic one for spans, UTC for stamps, and spans as people read them.
+ *
+ * Nothing computed depends on them: they serve progress lines, logs and benches. */
 #ifndef CORE_CLOCK_H
 #define CORE_CLOCK_H
 #include <stdint.h>

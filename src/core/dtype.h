@@ -1,4 +1,7 @@
-/* Element types and their conversions. bf16 is rounded to nearest even; NaN stays NaN (quiet). */
+/* Element types and their conversions.
+ *
+ * bf16 and f16 are rounded to nearest even; NaN stays NaN (quiet). Conversions work on bits, so they are the
+ * same on every machine. Nothing here scales or dequantises. */
 #ifndef CORE_DTYPE_H
 #define CORE_DTYPE_H
 #include <stddef.h>

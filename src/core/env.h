@@ -1,4 +1,6 @@
-/* Environment switches, one table (env.def). The only file that calls getenv. */
+/* Environment switches, one table (env.def), and the only file that calls getenv.
+ *
+ * Values are neither parsed nor cached here: whoever reads a switch says what it may be. */
 #ifndef CORE_ENV_H
 #define CORE_ENV_H
 

@@ -1,5 +1,7 @@
-/* Log lines for people. One sink for the process (allow-listed state), stderr by default; set once at
- * start by the program. Lines below the level are dropped. Thread safe; one write per line. */
+/* Log lines for people.
+ *
+ * One sink for the process (allow-listed state), stderr by default; set once at start by the program.
+ * Lines below the level are dropped. Thread safe; one write per line. */
 #ifndef CORE_LOG_H
 #define CORE_LOG_H
 #include "core/err.h"

@@ -1,5 +1,7 @@
-/* Keyed random numbers: no hidden state, so a draw depends on (seed, stream, index) alone and survives
- * any change of thread, rank or resume point. rng_bits is Philox 4x32-10 (Salmon et al., 2011). */
+/* Keyed random numbers without hidden state.
+ *
+ * A draw depends on (seed, stream, index) alone and survives any change of thread, rank or resume point.
+ * rng_bits is Philox 4x32-10 (Salmon et al., 2011). Not for cryptography. */
 #ifndef CORE_RNG_H
 #define CORE_RNG_H
 #include <stdint.h>

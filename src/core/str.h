@@ -1,4 +1,7 @@
-/* Growing byte string, and the few text helpers that sentences need. */
+/* Growing byte string, and the few text helpers that sentences need.
+ *
+ * A zeroed str is empty and valid; str_free makes it that again. Bytes in, bytes out: UTF-8 is
+ * the business of text/. */
 #ifndef CORE_STR_H
 #define CORE_STR_H
 #include "core/err.h"

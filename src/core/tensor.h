@@ -1,4 +1,7 @@
-/* A view of a named array: type, extents, bytes. Contiguous, row-major. Owns nothing. */
+/* A view of a named array: type, extents, bytes. Contiguous, row-major.
+ *
+ * Whoever makes a view has checked its extents against the bytes it points to. It owns nothing
+ * and holds no strides. */
 #ifndef CORE_TENSOR_H
 #define CORE_TENSOR_H
 #include "core/dtype.h"

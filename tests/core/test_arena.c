@@ -1,4 +1,7 @@
-/* Arenas: zeroed and aligned memory, counting, caps, resets without system calls, failures on request. */
+/* Arenas: zeroed and aligned memory, counting, caps, resets, failures on request.
+ *
+ * Memory is dirtied before each reset, so that a zeroed allocation cannot pass by luck, and a step that
+ * repeats itself must not meet the system again. */
 #include <stdarg.h>
 #include <stddef.h>
 #include <setjmp.h>

@@ -1,4 +1,7 @@
-/* Element types and tensor views: every half and bfloat16, rounding against neighbours, names, shapes. */
+/* Element types and tensor views.
+ *
+ * Every half and every bfloat16 is checked against its definition, rounding against both neighbours on random
+ * values; bulk conversions read from odd addresses. */
 #include <stdarg.h>
 #include <stddef.h>
 #include <setjmp.h>

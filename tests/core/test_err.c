@@ -1,4 +1,6 @@
-/* Error texts: set, prefixed, cut at the buffer's end, and kept apart by threads. */
+/* Error texts: set, prefixed, cut at the buffer's end, and kept apart by threads.
+ *
+ * The cut is checked by shape, not by an exact size: the buffer's length is no promise. */
 #include <stdarg.h>
 #include <stddef.h>
 #include <setjmp.h>
