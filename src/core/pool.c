@@ -18,7 +18,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-enum { TEXT_MAX = 2048, MAX_THREADS = 1024, SPINS = 400, MAX_CPUS = 16384 };
+enum { TEXT_MAX = 2048, MAX_THREADS = 1024, SPINS = 1000, MAX_CPUS = 16384 };
 
 typedef struct worker {
     pool *owner;

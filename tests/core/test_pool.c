@@ -1,4 +1,7 @@
-/* The thread pool: every task once, the lowest failure wins, tiny runs, queued callers, refused nesting. */
+/* The thread pool: every task once, the lowest failure wins, tiny runs, queued callers, refused nesting.
+ *
+ * Tasks write plain memory where no two may overlap, so the thread sanitizer judges the pool too. Asserts
+ * are made in the main thread; tasks only count. */
 #include <stdarg.h>
 #include <stddef.h>
 #include <setjmp.h>

@@ -1,4 +1,6 @@
-/* Metric rows: text as written, mending of a cut line, trimming for a resumed run. */
+/* Metric rows: text as written, mending of a cut line, trimming for a resumed run.
+ *
+ * Files are compared as whole texts: rows are read by people and by strict JSON readers. */
 #include <stdarg.h>
 #include <stddef.h>
 #include <setjmp.h>

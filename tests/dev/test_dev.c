@@ -1,4 +1,6 @@
-/* Device handles: what they say about themselves, scratch, bad switches, and libraries that are not taken. */
+/* Device handles: what they say about themselves, scratch, bad switches, and libraries that are not taken.
+ *
+ * A library that was named and cannot be used must end in an error, never in another library. */
 #include <stdarg.h>
 #include <stddef.h>
 #include <setjmp.h>
