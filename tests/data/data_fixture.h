@@ -32,7 +32,7 @@ static inline tokenizer *fixture_tokenizer(const char *dir, const char *from, co
     zst_write_temp(dir, "tokenizer.gguf", data, n, path);
     free(data);
     gguf *g;
-    tokenizer *t;
+    tokenizer *t = NULL;
     if (gguf_open(&g, path) || tokenizer_load_gguf(&t, g)) fail_msg("%s", err_text());
     gguf_close(g);
     return t;

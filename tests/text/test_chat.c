@@ -31,7 +31,7 @@ static tokenizer *load(const char *from, const char *to) {
     zst_write_temp(temp_dir, "tokenizer.gguf", data, n, path);
     free(data);
     gguf *g;
-    tokenizer *t;
+    tokenizer *t = NULL;
     if (gguf_open(&g, path) || tokenizer_load_gguf(&t, g)) fail_msg("%s", err_text());
     gguf_close(g);
     return t;
