@@ -113,20 +113,29 @@ static int all_see(const blockmask__builder *w, int64_t q0, int64_t q1, int64_t 
     return interval_classify(w->args.mask, w->args.env, w->tables, &box, NULL) == INTERVAL_ALL;
 }
 
-/* Rows q0..q1: one key seen by all of them proves it; else each half apart, down to single rows, which are looked at. */
-static int rows_see(const blockmask__builder *w, int64_t line, int64_t q0, int64_t q1) {
-    int64_t key = seen_key(w, line, q1, 0);
-    if (key < 0) return 0;
-    if (q0 == q1 || all_see(w, q0, q1, key)) return 1;
-    key = seen_key(w, line, q0, 1);
-    if (key < 0) return 0;
-    if (all_see(w, q0, q1, key)) return 1;
+/* Rows q0..q1: one key seen by all of them proves it; else each half apart. Keys near the diagonal are tried first, and
+ * *lead, how far the last such key lay from its first row; rows are looked at when guessing failed for the whole
+ * tile and for one row. */
+static int rows_see(const blockmask__builder *w, int64_t line, int64_t q0, int64_t q1, int whole,
+                    int64_t *lead) {
+    const int64_t guess[2] = {q0 + *lead, q1};
+    for (int i = 0; i < 2; i++) {
+        if (guess[i] >= 0 && guess[i] < w->out->kv_len && all_see(w, q0, q1, guess[i])) return 1;
+    }
+    for (int last = 0; (whole || q0 == q1) && last < 2; last++) {
+        int64_t key = seen_key(w, line, last ? q0 : q1, last);
+        if (key < 0) return 0;
+        if (q0 < q1 && !all_see(w, q0, q1, key)) continue;
+        *lead = key - q0;
+        return 1;
+    }
     int64_t mid = (q0 + q1) / 2;
-    return rows_see(w, line, q0, mid) && rows_see(w, line, mid + 1, q1);
+    return rows_see(w, line, q0, mid, 0, lead) && rows_see(w, line, mid + 1, q1, 0, lead);
 }
 
 int blockmask__no_empty_row(blockmask__builder *w) {
     const block_mask *m = w->out;
+    int64_t lead = 0;
     for (int64_t line = 0; line < w->args.batch * w->args.heads * m->q_tiles; line++) {
         int full = 0;
         for (int64_t r = m->row_start[line]; r < m->row_start[line + 1] && !full; r++)
@@ -136,7 +145,7 @@ int blockmask__no_empty_row(blockmask__builder *w) {
         int64_t entry = line / m->q_tiles, q0 = line % m->q_tiles * m->tile_q,
                 q1 = q0 + m->tile_q - 1;
         w->b = entry / w->args.heads, w->h = entry % w->args.heads;
-        if (!rows_see(w, line, q0, q1 < m->q_len ? q1 : m->q_len - 1)) return 0;
+        if (!rows_see(w, line, q0, q1 < m->q_len ? q1 : m->q_len - 1, 1, &lead)) return 0;
     }
     return 1;
 }
