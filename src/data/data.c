@@ -1,8 +1,9 @@
 /* Files to documents: each line is read, rendered, tokenized, cut to length, and kept or set aside.
  *
- * Files are mapped and walked line by line; tokens and masks go into one arena. The policy for bad lines lives
- * here: strict stops at the first, lenient counts it by reason and copies it to a side file that appears whole
- * or not at all. It does not shuffle or pack (data_stream.c) and keeps nothing on disk. */
+ * Files are mapped and walked line by line; tokens and masks go into one arena. The policy for bad
+ * lines lives here: strict stops at the first, lenient counts it by reason and copies it to a side
+ * file that appears whole or not at all. It does not shuffle or pack (data_stream.c) and keeps
+ * nothing on disk. */
 #include "core/file.h"
 #include "core/log.h"
 #include "data/data_private.h"
@@ -72,7 +73,8 @@ static err keep_document(reader *r, const data__line *l, size_t n) {
     return ERR_OK;
 }
 
-/* One line that is not blank. ERR_FORMAT comes with a reason and may be set aside; other errors may not. */
+/* One line that is not blank. ERR_FORMAT comes with a reason and may be set aside; other errors may
+ * not. */
 static err take_line(reader *r, const data__line *l, data__reason *reason) {
     TRY(data__parse_line(l, &r->chat, reason));
     err e = chat_encode(r->cfg->chat, r->chat.m, r->chat.n, &r->tokens);

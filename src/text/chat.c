@@ -1,8 +1,9 @@
 /* ChatML and SmolLM2's form of it: a turn is <|im_start|> role \n content <|im_end|> \n.
  *
- * A template is a row of a table, not text to be interpreted: a loss mask needs to know where an answer begins and
- * ends, which stock templates do not mark. Roles are system, user and assistant; tools, pictures and reasoning
- * parts are not rendered here, and a template text that is not in the table is refused rather than guessed. */
+ * A template is a row of a table, not text to be interpreted: a loss mask needs to know where an
+ * answer begins and ends, which stock templates do not mark. Roles are system, user and assistant;
+ * tools, pictures and reasoning parts are not rendered here, and a template text that is not in the
+ * table is refused rather than guessed. */
 #include "text/chat.h"
 #include "core/arena.h"
 #include "core/file.h"
@@ -131,8 +132,8 @@ static err add_id(int32_t id, uint8_t loss, chat_tokens *out) {
     return mark(out, out->n - 1, loss);
 }
 
-/* One turn. An answer's content stands apart from its header, others' are encoded in one piece (see chat.h); nothing
- * follows the content of a cut answer. */
+/* One turn. An answer's content stands apart from its header, others' are encoded in one piece (see
+ * chat.h); nothing follows the content of a cut answer. */
 static err add_turn(const chat_template *c, const chat_message *m, int supervise,
                     chat_tokens *out) {
     int answer = strcmp(m->role, "assistant") == 0;

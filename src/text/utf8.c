@@ -1,10 +1,12 @@
-/* UTF-8 by the table of well-formed sequences (Unicode 3.9, table 3-7): no overlong forms, no surrogates,
- * nothing above U+10FFFF. The stream replaces by the WHATWG rule: each longest piece that could have begun
- * a character becomes one U+FFFD. It knows no normal forms, no grapheme clusters and no other encodings. */
+/* UTF-8 by the table of well-formed sequences (Unicode 3.9, table 3-7): no overlong forms, no
+ * surrogates, nothing above U+10FFFF. The stream replaces by the WHATWG rule: each longest piece
+ * that could have begun a character becomes one U+FFFD. It knows no normal forms, no grapheme
+ * clusters and no other encodings. */
 #include "text/utf8.h"
 #include <string.h>
 
-/* Range of the second byte for a lead byte, and the sequence's length; length 0 for a byte that cannot lead. */
+/* Range of the second byte for a lead byte, and the sequence's length; length 0 for a byte that
+ * cannot lead. */
 static int lead(unsigned char c, unsigned char *low, unsigned char *high) {
     *low = 0x80;
     *high = 0xbf;
@@ -87,8 +89,9 @@ int utf8_encode(uint32_t cp, char out[4]) {
 
 static err add_replacement(str *out) { return str_add(out, "\xef\xbf\xbd", 3); }
 
-/* Appends the characters of s[0..n): whole ones as they are, broken ones as U+FFFD, and returns in *used
- * how many bytes are dealt with: fewer than n only when the rest is the beginning of a character. */
+/* Appends the characters of s[0..n): whole ones as they are, broken ones as U+FFFD, and returns in
+ * *used how many bytes are dealt with: fewer than n only when the rest is the beginning of a
+ * character. */
 static err push_bytes(const char *s, size_t n, str *out, size_t *used) {
     size_t i = 0, sent = 0; /* s[sent..i) is well-formed and not yet appended */
     while (i < n) {

@@ -1,4 +1,7 @@
-/* JSONL to documents: each bad line of B32 by line and byte, both policies, accounting, digests (B18), preview (B28). */
+/* JSONL to documents: each bad line of B32 by line and byte, both policies, digests (B18), preview (B28).
+ *
+ * Files are written to a temporary folder; the vocabulary is the committed fixture. Strict runs must name the
+ * place, lenient ones must account for every line. */
 #include "core/file.h"
 #include "core/log.h"
 #include "data/data_fixture.h"

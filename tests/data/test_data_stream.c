@@ -1,5 +1,7 @@
-/* Rows: what they hold (B13), how they are packed, that a cursor restores exactly, and that ranks partition them
- * (B44). The data sets are made of documents whose text says which one they are. */
+/* Rows: what they hold (B13), how they are packed, that a cursor restores exactly, that ranks partition them (B44).
+ *
+ * Data sets are made of documents whose text says which one they are. Rows are checked against the documents
+ * they name, not against a second packer. */
 #include "core/rng.h"
 #include "data/data_fixture.h"
 #include <time.h>

@@ -1,5 +1,6 @@
-/* Chat templates: exact index sets of the loss mask (B28), ids equal to the reference's rendering, and the rule that
- * training ids are serving ids. Fixtures are written by tools/fixtures/tokenizer.py. */
+/* Chat templates: exact index sets of the loss mask (B28), ids equal to the reference's rendering, and the rule
+ * that training ids are serving ids. Conversations with reference ids and masks are a fixture written by
+ * tools/fixtures/tokenizer.py; the rest is stated here index by index. */
 #include "core/arena.h"
 #include "core/str.h"
 #include "support/zst.h"

@@ -3,7 +3,6 @@
  * SmolLM2's own, committed without weights. */
 #include "core/arena.h"
 #include "core/file.h"
-#include "core/pool.h"
 #include "core/rng.h"
 #include "core/str.h"
 #include "support/zst.h"
@@ -310,36 +309,6 @@ static void a_megabyte_without_a_break(void **state) {
     mem_free(got.v);
 }
 
-typedef struct shared {
-    const tokenizer *t;
-    const char *text;
-    size_t n;
-    ids got[6];
-} shared;
-
-static err encode_task(void *ctx, int64_t task, int thread) {
-    shared *s = ctx;
-    ids *out = &s->got[task];
-    (void)thread;
-    return tokenizer_encode(s->t, s->text, s->n, 1, &out->v, &out->n, &out->cap);
-}
-
-static void one_tokenizer_serves_many_threads(void **state) {
-    size_t n;
-    char *data = zst_read(FIXTURES "mixed.txt.zst", &n);
-    shared s = {.t = *state, .text = data, .n = n < 200000 ? n : 200000};
-    pool *p;
-    assert_int_equal(pool_create(&p, 3), ERR_OK);
-    assert_int_equal(pool_run(p, 6, encode_task, &s), ERR_OK);
-    pool_destroy(p);
-    for (int i = 0; i < 6; i++) {
-        assert_int_equal(s.got[i].n, s.got[0].n);
-        assert_memory_equal(s.got[i].v, s.got[0].v, s.got[0].n * sizeof(int32_t));
-    }
-    for (int i = 0; i < 6; i++) mem_free(s.got[i].v);
-    free(data);
-}
-
 static void control_tokens_only_when_asked(void **state) {
     const tokenizer *t = *state;
     ids got = {0};
@@ -441,7 +410,6 @@ int main(void) {
         cmocka_unit_test(merges_equal_the_plain_definition),
         cmocka_unit_test(any_bytes_come_back),
         cmocka_unit_test(a_megabyte_without_a_break),
-        cmocka_unit_test(one_tokenizer_serves_many_threads),
         cmocka_unit_test(control_tokens_only_when_asked),
         cmocka_unit_test(facts_of_the_file),
         cmocka_unit_test(b34_unknown_pre_tokenizer_refused_by_name),

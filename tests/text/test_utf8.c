@@ -1,5 +1,7 @@
-/* UTF-8: every code point, every pair of bytes against a plain definition, and streams cut at every place
- * (B57). What a stream sends, joined with its flush, must equal the whole output decoded at once. */
+/* UTF-8: every code point, all edges of four bytes against a plain definition, streams cut at every place (B57).
+ *
+ * What a stream sends, joined with its flush, must equal the whole output decoded at once, and every part of it
+ * must be whole characters. */
 #include "core/rng.h"
 #include "core/str.h"
 #include "text/utf8.h"
