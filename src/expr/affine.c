@@ -3,6 +3,7 @@
  * A form that would overflow its coefficients or exceed AFFINE_MAX_TERMS is not made; its node is then an
  * atom in other forms. Directions are found by search: programs have few. Nothing here knows ranges. */
 #include "expr/affine.h"
+#include "expr/ops.h"
 #include <string.h>
 
 typedef struct sum { /* a form under construction */
@@ -23,10 +24,6 @@ typedef struct builder {
     int n;
     direction dir[AFFINE_MAX_DIRECTIONS];
 } builder;
-
-int affine__is_sum(int op) {
-    return op == IR_ADD_I || op == IR_SUB_I || op == IR_NEG_I || op == IR_MUL_I;
-}
 
 int affine__is_atom(const affine_form *f, int node) {
     return f->n == 1 && f->term[0].node == node && f->term[0].divisor == 0;
@@ -132,6 +129,20 @@ static err keep(builder *b, const sum *s, const affine_form **out) {
     return ERR_OK;
 }
 
+/* x // k or x % k where every coefficient of x is a multiple of k: exact without a new term. The weights
+ * stay x's own, because the quotient holds only while x itself has not wrapped. 0: does not apply. */
+static int add_quotient(sum *s, const affine_form *x, int64_t k, int rest) {
+    if (!x || x->scale % k != 0) return 0;
+    for (int i = 0; i < x->n; i++) {
+        affine_term t = x->term[i];
+        t.coef = rest ? 0 : t.coef / k;
+        add_term(s, 1, &t);
+    }
+    s->constant = rest ? ops_mod(x->constant, k) : ops_div(x->constant, k);
+    s->weight = x->weight;
+    return 1;
+}
+
 static int is_constant(const builder *b, int id, int64_t *v) {
     const ir_node *n = &b->p->node[id];
     *v = n->k.i;
@@ -172,6 +183,8 @@ static err build_node(builder *b, int id) {
     int64_t k = 0;
     int leaf = n->n_args == 0;
     int twice = !leaf && (x2 || (n->n_args > 1 && y2));
+    int divides =
+        (n->op == IR_DIV_I || n->op == IR_MOD_I) && is_constant(b, n->arg[1], &k) && k > 0;
     if (!x2) x2 = x;
     if (!y2) y2 = y;
     if (is_comparison(n->op)) {
@@ -179,16 +192,18 @@ static err build_node(builder *b, int id) {
         add_form(&s2, 1, y2), add_form(&s2, -1, x2);
     } else if (n->type != EXPR_INT) {
         return ERR_OK;
-    } else if (is_constant(b, id, &k)) {
-        s.constant = k;
-        s.weight = magnitude(k);
-    } else if (n->op == IR_DIV_I && is_constant(b, n->arg[1], &k) && k > 0) {
+    } else if (n->op == IR_CONST) {
+        s.constant = n->k.i;
+        s.weight = magnitude(n->k.i);
+    } else if (divides && add_quotient(&s, x, k, n->op == IR_MOD_I)) {
+        twice = 0;
+    } else if (divides && n->op == IR_DIV_I) {
         add_atom(&s, 1, n->arg[0], k);
         twice = 0;
     } else if (leaf || !add_sum(b, &s, n, x, y) || s.bad) {
         s = (sum){0};
         add_atom(&s, 1, id, 0);
-        twice = n->op == IR_MOD_I && is_constant(b, n->arg[1], &k) && k > 0;
+        twice = divides; /* then it is a rest */
         if (twice) {
             add_form(&s2, 1, x2);
             add_atom(&s2, -k, n->arg[0], k);

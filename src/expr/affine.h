@@ -35,6 +35,5 @@ typedef struct affine_table {
 
 MUST_CHECK err affine__build(affine_table *out, const ir_prog *p, arena *a);
 int affine__is_atom(const affine_form *f, int node); /* f is the node itself */
-int affine__is_sum(int op); /* + - * of integers: nodes whose form is more than themselves */
 
 #endif

@@ -12,7 +12,7 @@
 #include "expr/ops.h"
 #include <string.h>
 
-enum { FUEL = 4000, MAX_TRAIL = 256, MAX_ROWS = 16, MAX_NODES = IR_MAX_NODES + IR_SLACK };
+enum { FUEL = 4000, MAX_TRAIL = 256, MAX_ROWS = 128, MAX_NODES = IR_MAX_NODES + IR_SLACK };
 
 typedef struct bounds {
     int64_t lo, hi;
@@ -346,16 +346,10 @@ static interval_range eval_node(walk *w, int id, const ir_node *n) {
     case IR_NE_I: return eval_comparison(w, id, n);
     default: break;
     }
-    int sum = affine__is_sum(n->op) && f && !affine__is_atom(f, id);
-    if (sum && node_form_range(w, id, &b)) return interval__ints(b.lo, b.hi);
+    int formed = n->type == EXPR_INT && f && !affine__is_atom(f, id);
+    if (formed && node_form_range(w, id, &b)) return interval__ints(b.lo, b.hi);
     interval_range x = eval(w, n->arg[0]), y = n->n_args > 1 ? eval(w, n->arg[1]) : x;
-    interval_range r = interval__rules[n->op]((ir_op)n->op, x, y);
-    if (n->type == EXPR_INT && f && !sum) { /* a cut on this very node */
-        b = (bounds){r.lo.i, r.hi.i};
-        use_direction(w, f, &b);
-        r = interval__ints(b.lo, b.hi);
-    }
-    return r;
+    return interval__rules[n->op]((ir_op)n->op, x, y);
 }
 
 static interval_range eval(walk *w, int id) {
@@ -369,6 +363,12 @@ static interval_range eval(walk *w, int id) {
     }
     uint32_t stamp = w->stamp;
     interval_range r = eval_node(w, id, n);
+    const affine_form *f = w->t->affine.of[id];
+    if (n->type == EXPR_INT && f && affine__is_atom(f, id)) { /* a cut on this very node */
+        bounds b = {r.lo.i, r.hi.i};
+        use_direction(w, f, &b);
+        r = interval__ints(b.lo, b.hi);
+    }
     w->seen[id] = stamp;
     w->value[id] = r;
     return r;

@@ -199,8 +199,13 @@ RULE(floor_f) {
     UNUSED;
     return floats(floorf(x.lo.f), floorf(x.hi.f), x.nan);
 }
-/* log and sqrt: rise for positive arguments, NaN below zero. */
-RULE(positive_f) { return x.lo.f > 0 ? rising_f(op, x, y) : interval__unknown(EXPR_FLOAT); }
+/* Rises for positive arguments, -inf at zero, NaN below. */
+RULE(log_f) { return x.lo.f > 0 ? rising_f(op, x, y) : interval__unknown(EXPR_FLOAT); }
+RULE(sqrt_f) {
+    UNUSED;
+    if (!(x.lo.f >= 0)) return interval__unknown(EXPR_FLOAT);
+    return floats(sqrtf(x.lo.f), sqrtf(x.hi.f), x.nan); /* rounded exactly, so monotone */
+}
 RULE(rsqrt_f) {
     UNUSED;
     if (!(x.lo.f > 0)) return interval__unknown(EXPR_FLOAT);
