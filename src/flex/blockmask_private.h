@@ -1,4 +1,6 @@
-/* The state of one mask being built, shared by the files of blockmask. Private to src/flex. */
+/* The state of one mask being built, shared by the files of blockmask: the list of boxes, the buffers for counting
+ * single tiles, and the steps from boxes to runs to proofs. Lives for one build; keeps nothing afterwards.
+ * Private to src/flex. */
 #ifndef FLEX_BLOCKMASK_PRIVATE_H
 #define FLEX_BLOCKMASK_PRIVATE_H
 #include "expr/interval.h"
