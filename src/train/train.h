@@ -31,8 +31,9 @@ typedef struct train_plan {
 } train_plan;
 
 typedef struct train train;
-/* Loads target, tokenizer, data; resolves autos; refuses with sentences. fresh 1: ignore checkpoints in the run folder (refused if the
- * folder holds a finished or running run unless force). */
+/* Loads target, tokenizer, data; resolves autos; refuses with sentences. The recipe is borrowed for the run's life. fresh 1: start
+ * over, removing what an unfinished run left in the folder (refused when it holds a finished or a running one).
+ * plan_only 1: stop at the plan; nothing is written and train_run must not be called. */
 typedef struct train_options {
     int fresh;
     int plan_only;
@@ -56,5 +57,12 @@ typedef struct train_progress {
 typedef void (*train_watch)(void *ctx, const train_progress *p);
 /* Runs to the end, or until *stop becomes non-zero (saved, ERR_STOPPED). */
 MUST_CHECK err train_run(train *t, train_watch watch, void *ctx, const volatile int *stop);
+
+/* What the run's two arenas took: reserved and system_calls stay as they are from the first update on. */
+typedef struct train_memory_counts {
+    size_t reserved, peak;
+    uint64_t system_calls;
+} train_memory_counts;
+void train_memory(const train *t, train_memory_counts *out);
 
 #endif

@@ -1,0 +1,30 @@
+/* Evaluation by real decoding: held-out prompts are answered with the bf16 snapshot that would be exported.
+ *
+ * A prompt is a held-out document up to its first supervised token. The result is the decoder's own count of rounds and committed
+ * tokens, so tau means here what it means in bench. Memory is taken when an evaluation starts and given back when it ends;
+ * evaluate_bytes states it. Nothing is sampled: greedy, the same prompts every time. */
+#ifndef TRAIN_EVALUATE_H
+#define TRAIN_EVALUATE_H
+#include "data/data.h"
+#include "decode/decode.h"
+
+typedef struct evaluate_set {
+    const data_set *held;
+    int64_t n;       /* prompts */
+    int64_t *doc;    /* [n] document in held */
+    int64_t *length; /* [n] tokens of its prompt */
+    int64_t longest; /* of these */
+    int64_t max_new; /* new tokens per prompt at most */
+    const int32_t *end_ids;
+    int n_end;
+} evaluate_set;
+
+/* The first `limit` documents that have a prompt which fits the target's context with room to answer. Memory from a. */
+MUST_CHECK err evaluate_prepare(evaluate_set *out, const data_set *held, const target *t,
+                                int64_t limit, int64_t max_new, arena *a);
+size_t evaluate_bytes(const evaluate_set *s, const target *t, const drafter_layout *l);
+/* stats: summed over all prompts. */
+MUST_CHECK err evaluate_run(const evaluate_set *s, dev *d, const target *t, const drafter_layout *l,
+                            const float *params, decode_stats *stats);
+
+#endif
