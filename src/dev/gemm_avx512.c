@@ -3,6 +3,7 @@
  * Few rows use a body of 4 or 8, so that thin products do not pay for rows that are not there. Edges in n
  * are loaded and stored under a mask. Built with its own flags and called only where the CPU has them. */
 #include "dev/gemm_private.h"
+#include "dev/unroll.h"
 #if defined(__x86_64__)
 #include <immintrin.h>
 
@@ -16,12 +17,12 @@ static inline void update(const gemm__block *b, float *c, __mmask16 mask, __m512
 
 static inline __attribute__((always_inline)) void body(const gemm__block *b, const int rows) {
     __m512 sum[GEMM__ROWS][2];
-#pragma GCC unroll 12
+    UNROLL
     for (int i = 0; i < rows; i++) sum[i][0] = sum[i][1] = _mm512_setzero_ps();
     const float *x = b->a, *w = b->b;
     for (int kk = 0; kk < b->kc; kk++, x += GEMM__ROWS, w += GEMM__COLS) {
         __m512 w0 = _mm512_load_ps(w), w1 = _mm512_load_ps(w + 16);
-#pragma GCC unroll 12
+        UNROLL
         for (int i = 0; i < rows; i++) {
             __m512 xi = _mm512_set1_ps(x[i]);
             sum[i][0] = _mm512_fmadd_ps(xi, w0, sum[i][0]);
@@ -30,7 +31,7 @@ static inline __attribute__((always_inline)) void body(const gemm__block *b, con
     }
     __mmask16 m0 = (__mmask16)(b->n >= 16 ? 0xffff : (1u << b->n) - 1);
     __mmask16 m1 = (__mmask16)(b->n >= 32 ? 0xffff : b->n <= 16 ? 0 : (1u << (b->n - 16)) - 1);
-#pragma GCC unroll 12
+    UNROLL
     for (int i = 0; i < rows; i++) {
         if (i >= b->m) break;
         update(b, b->c + i * b->ldc, m0, sum[i][0]);

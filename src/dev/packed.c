@@ -128,7 +128,8 @@ static void group(const job *j, int64_t row0, int64_t row1, int64_t p0, int64_t 
             b.w = (const char *)w->data + at * (int64_t)dtype_size(w->type);
         }
         for (int64_t r = row0; r < row1; r += b.rows) {
-            b.rows = (int)lower(j->kernel->rows, row1 - r);
+            int64_t left = row1 - r, blocks = (left + j->kernel->rows - 1) / j->kernel->rows;
+            b.rows = (int)((left + blocks - 1) / blocks); /* 9 rows are 5 and 4, not 8 and 1 */
             b.x = j->x + r * j->ldx + k0;
             b.y = j->y + r * j->ldy + (p0 - j->panel0) * PACKED_PANEL;
             if (is_bf16 && !widen)

@@ -4,6 +4,7 @@
  * instantiated for each. One or two rows take two panels at a time, so that enough sums are in
  * flight to hide the latency of the multiply-add. Called only where the CPU has the instructions. */
 #include "dev/packed_private.h"
+#include "dev/unroll.h"
 #if defined(__x86_64__)
 #include <immintrin.h>
 
@@ -27,36 +28,34 @@ INLINE void add_to(float *y, int first, int lanes, __m256 acc) {
 
 INLINE void body(const packed__block *b, const int rows, const int panels, const int is_bf16) {
     __m256 acc[ROWS][2 * PANELS_FEW];
-#pragma GCC unroll 6
-    for (int r = 0; r < rows; r++)
-#pragma GCC unroll 4
-        for (int h = 0; h < 2 * panels; h++) acc[r][h] = _mm256_setzero_ps();
+    UNROLL
+    for (int r = 0; r < rows; r++) UNROLL
+    for (int h = 0; h < 2 * panels; h++) acc[r][h] = _mm256_setzero_ps();
     const bf16 *narrow = b->w;
     const float *wide = b->w;
     const float *x = b->x;
     const int64_t stride = b->stride, ldx = b->ldx;
     for (int kk = 0; kk < b->kc; kk++) {
         __m256 w[2 * PANELS_FEW];
-#pragma GCC unroll 4
+        UNROLL
         for (int h = 0; h < 2 * panels; h++) {
             int64_t at = h / 2 * stride + h % 2 * 8;
             w[h] = is_bf16 ? load_bf16(narrow + at) : _mm256_loadu_ps(wide + at);
         }
-#pragma GCC unroll 6
+        UNROLL
         for (int r = 0; r < rows; r++) {
             __m256 xr = _mm256_broadcast_ss(x + r * ldx);
-#pragma GCC unroll 4
+            UNROLL
             for (int h = 0; h < 2 * panels; h++) acc[r][h] = _mm256_fmadd_ps(xr, w[h], acc[r][h]);
         }
         narrow += PACKED_PANEL, wide += PACKED_PANEL, x++;
     }
-#pragma GCC unroll 6
-    for (int r = 0; r < rows; r++)
-#pragma GCC unroll 4
-        for (int h = 0; h < 2 * panels; h++) {
-            int lanes = (h / 2 == panels - 1 ? b->lanes : PACKED_PANEL) - h % 2 * 8;
-            if (lanes > 0) add_to(b->y + r * b->ldy + h * 8, b->first, lanes, acc[r][h]);
-        }
+    UNROLL
+    for (int r = 0; r < rows; r++) UNROLL
+    for (int h = 0; h < 2 * panels; h++) {
+        int lanes = (h / 2 == panels - 1 ? b->lanes : PACKED_PANEL) - h % 2 * 8;
+        if (lanes > 0) add_to(b->y + r * b->ldy + h * 8, b->first, lanes, acc[r][h]);
+    }
 }
 
 INLINE void any(const packed__block *b, const int is_bf16) {
