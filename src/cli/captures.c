@@ -43,7 +43,8 @@ static err add_array(captures *c, const tensor *t) {
     c->decl[c->n].type =
         t->type == DT_F32 || t->type == DT_F64 || t->type == DT_F16 || t->type == DT_BF16
             ? EXPR_FLOAT
-            : EXPR_INT;
+        : t->type == DT_BOOL ? EXPR_BOOL
+                             : EXPR_INT;
     v->type = t->type;
     for (int i = 0; i < t->ndim; i++) v->dim[i] = t->dim[i];
     v->data = t->data;

@@ -17,7 +17,7 @@ typedef enum expr_role { EXPR_MASK, EXPR_SCORE } expr_role; /* gives a boolean /
 typedef enum expr_type { EXPR_BOOL, EXPR_INT, EXPR_FLOAT } expr_type;
 typedef struct expr_decl {
     const char *name;
-    expr_type type;   /* element type: INT for integer and BOOL arrays' dtypes, FLOAT for float dtypes */
+    expr_type type;   /* arrays: INT reads integer and BOOL elements by value, BOOL the same as "not zero", FLOAT float ones */
     int ndim;         /* 0: a scalar */
 } expr_decl;
 
@@ -46,7 +46,7 @@ unsigned expr_uses(const expr *e);
 /* Prints the program in a form that parses back to the same program. */
 MUST_CHECK err expr_print(const expr *e, str *out);
 
-/* Evaluation. The plain definition, one cell: *flag is set to 1 when a load left its array (it then yields 0). */
+/* Evaluation; env may be NULL when nothing is captured. The plain definition, one cell: *flag is set to 1 when a load left its array (it then yields 0). */
 int expr_eval_mask(const expr *e, const expr_env *env, int64_t b, int64_t h, int64_t q, int64_t kv, int *flag);
 /* Tile interpreter: cells [q_start, q_start+nq) x [kv_start, kv_start+nkv) as bytes 0/1, out[i*ld + j].
  * Same values as the definition; vectorised over cells, work hoisted per row/column where it depends on one index.

@@ -16,7 +16,7 @@
 #include "expr/interval.h"
 #include "support/random_expr.h"
 
-enum { CTX = 203, N = 29, LENGTH = CTX + N * 16, ROUNDS = 1500 };
+enum { CTX = 203, N = 29, LENGTH = CTX + N * 16, ROUNDS = 500 };
 
 typedef struct setting {
     uint64_t state;
