@@ -29,6 +29,7 @@ typedef struct tile {
     void *value[MAX_NODES];
     uint8_t *left[MAX_NODES]; /* loads: lanes that left the array */
     uint8_t any_left[MAX_NODES];
+    uint8_t above[MAX_NODES];       /* a load that left lies at or below this node */
     uint8_t *reach[MAX_NODES];      /* nodes with loads below: lanes in which they are evaluated */
     lane_list fixed, columns, rows; /* rows: what depends on q, with or without kv */
 } tile;
@@ -133,7 +134,7 @@ static void compute(tile *t, const lane_list *list) {
 
 /* reach[to] |= reach[id], in the lanes where value[by] == when (by < 0: in all). */
 static void pass_on(tile *t, int id, int to, int by, uint8_t when) {
-    if (!t->e->prog.node[to].has_load) return;
+    if (!t->above[to]) return;
     const uint8_t *restrict from = t->reach[id];
     uint8_t *restrict out = t->reach[to];
     const uint8_t *restrict guard = by < 0 ? NULL : t->value[by];
@@ -142,9 +143,24 @@ static void pass_on(tile *t, int id, int to, int by, uint8_t when) {
         guard = NULL;
     }
     const uint8_t flip = when ^ 1;
-    for (int64_t i = 0; i < t->padded; i += EXPR_LANES_STEP)
-        for (int j = 0; j < EXPR_LANES_STEP; j++) /* a constant count becomes vector code */
-            out[i + j] |= guard ? (uint8_t)(from[i + j] & (guard[i + j] ^ flip)) : from[i + j];
+    /* Inner loops of a constant count become vector code. */
+    for (int64_t i = 0; !guard && i < t->padded; i += EXPR_LANES_STEP)
+        for (int j = 0; j < EXPR_LANES_STEP; j++) out[i + j] |= from[i + j];
+    for (int64_t i = 0; guard && i < t->padded; i += EXPR_LANES_STEP)
+        for (int j = 0; j < EXPR_LANES_STEP; j++)
+            out[i + j] |= (uint8_t)(from[i + j] & (guard[i + j] ^ flip));
+}
+
+/* Whether a load that left its array in some lanes is reached in one of them. */
+static int is_hit(const tile *t, int id) {
+    const uint8_t *restrict reach = t->reach[id];
+    const uint8_t *restrict left = t->left[id];
+    const int64_t step = is_wide(&t->e->prog.node[id]);
+    uint8_t hit = 0;
+    for (int64_t i = 0; step && i < t->padded; i += EXPR_LANES_STEP)
+        for (int j = 0; j < EXPR_LANES_STEP; j++) hit |= reach[i + j] & left[i + j];
+    for (int64_t i = 0; !step && i < t->width; i++) hit |= reach[i] & *left;
+    return hit;
 }
 
 /* Whether a load that left its array in this row is reached in one of the lanes it left in. */
@@ -152,16 +168,16 @@ static int reaches_left(tile *t) {
     const ir_node *nodes = t->e->prog.node;
     int root = t->e->prog.n - 1;
     if (!nodes[root].has_load) return 0;
-    for (int id = 0; id <= root; id++)
-        if (nodes[id].has_load) memset(t->reach[id], id == root, (size_t)t->padded);
+    for (int id = 0; id <= root; id++) {
+        const ir_node *n = &nodes[id];
+        t->above[id] = n->op == IR_LOAD && t->any_left[id];
+        for (int i = 0; n->has_load && i < n->n_args; i++) t->above[id] |= t->above[n->arg[i]];
+        if (t->above[id]) memset(t->reach[id], id == root, (size_t)t->padded);
+    }
     for (int id = root; id >= 0; id--) {
         const ir_node *n = &nodes[id];
-        if (!n->has_load) continue;
-        if (n->op == IR_LOAD && t->any_left[id]) {
-            int step = is_wide(n);
-            for (int64_t i = 0; i < t->width; i++)
-                if (t->reach[id][i] && t->left[id][i * step]) return 1;
-        }
+        if (!t->above[id]) continue;
+        if (n->op == IR_LOAD && t->any_left[id] && is_hit(t, id)) return 1;
         int guards = n->op == IR_AND || n->op == IR_OR || n->op == IR_SELECT;
         for (int i = 0; i < n->n_args; i++) {
             uint8_t when = n->op == IR_AND || (n->op == IR_SELECT && i == 1);
