@@ -154,12 +154,12 @@ test: $(program) $(test_bins) $(BUILD)/tests/interpose/count.so $(BUILD)/tests/c
 
 SUBSET ?=
 test-asan: ## all tests under the address and undefined behaviour sanitizers
-	@ASAN_OPTIONS=detect_leaks=1:abort_on_error=0 UBSAN_OPTIONS=print_stacktrace=1 \
+	@TEST_TIMEOUT=600 ASAN_OPTIONS=detect_leaks=1:allocator_may_return_null=1 UBSAN_OPTIONS=print_stacktrace=1 \
 	  $(MAKE) --no-print-directory BUILD=$(BUILD)/asan SAN=address,undefined OPT='-O1 -g' test
 
 tsan_names := $(shell sed 's/\#.*//' tests/tsan.list 2>/dev/null)
 test-tsan: ## the tests named in tests/tsan.list under the thread sanitizer
-	@TSAN_OPTIONS=halt_on_error=1 $(MAKE) --no-print-directory BUILD=$(BUILD)/tsan SAN=thread \
+	@TEST_TIMEOUT=600 TSAN_OPTIONS=halt_on_error=1 $(MAKE) --no-print-directory BUILD=$(BUILD)/tsan SAN=thread \
 	  OPT='-O1 -g' test-subset SUBSET='$(tsan_names)'
 
 .PHONY: test-subset

@@ -146,10 +146,10 @@ static inline double fixture_distance(const fixture *f, const char *name, const 
     return far;
 }
 
-/* Labels and weights as dflash.md 2.3 states them. */
-static inline void fixture_labels(const fixture *f, int32_t *label, float *weight) {
+/* Labels and weights of a row over the fixture's context, as dflash.md 2.3 states them. */
+static inline void fixture_labels(const fixture *f, const drafter_row *r, int32_t *label,
+                                  float *weight) {
     const int64_t bs = f->cfg.block_size;
-    const drafter_row *r = &f->row;
     for (int64_t i = 0; i < r->n_anchors * bs; i++) {
         const int64_t a = r->anchor[i / bs], k = i % bs, p = a + k;
         const int on =

@@ -37,7 +37,7 @@ static result run(const fixture *f, const drafter_row *row, const float *params,
     assert_ok(arena_alloc(f->a, (size_t)f->l.total, sizeof(float), &o.grads));
     assert_ok(arena_alloc_raw(f->a, nn_head_bytes(d, target_head(f->t), r), 1, &work));
     assert_ok(drafter_forward(&f->l, params, f->t, d, row, o.hidden, o.features, &acts, f->a));
-    fixture_labels(f, label, weight);
+    fixture_labels(f, row, label, weight);
     for (int64_t i = 0; i < r; i++) o.weight += (double)weight[i];
     head_args a = {.w = target_head(f->t), .n = r, .x = o.hidden, .ldx = h, .label = label};
     a.weight = weight;
