@@ -66,7 +66,7 @@ err drafter_save(const drafter_layout *l, const float *params, dtype type, const
     char why[1024];
     snprintf(why, sizeof why, "%s", err_text());
     if (file_remove_tree(tmp)) err_clear();
-    return err_set(e, "saving %s: %s", dir, why);
+    return err_set(e, "%s", why);
 }
 
 /* ---- reading ---- */

@@ -53,7 +53,9 @@ static void update(const job *j, int64_t start, int64_t end, float shrink) {
         float vi = j->keep2 * v[i] + j->take2 * (g * g);
         m[i] = mi;
         v[i] = vi;
-        p[i] = p[i] * shrink - j->step_size * (mi / (sqrtf(vi) / j->root2 + j->eps));
+        /* Without the guard an eps of 0 would give 0/0 where no gradient ever came. */
+        float change = mi != 0 ? mi / (sqrtf(vi) / j->root2 + j->eps) : 0;
+        p[i] = p[i] * shrink - j->step_size * change;
     }
 }
 

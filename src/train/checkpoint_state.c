@@ -170,16 +170,16 @@ static err compare_recipes(const char *path, const char *saved, const char *now)
 static err compare_digest(const char *path, const char *what, const char *saved, const char *now) {
     if (strcmp(saved, now) == 0) return ERR_OK;
     return err_set(ERR_REFUSED,
-                   "%s was made with another %s (digest %s, now %s); bring it back, start fresh or "
+                   "%s was made with %s (digest %s, now %s); bring it back, start fresh or "
                    "choose another run.out",
                    path, what, saved, now);
 }
 
 err checkpoint_compare(const char *path, const checkpoint_state *saved,
                        const checkpoint_state *now) {
-    TRY(compare_digest(path, "target", saved->target_digest, now->target_digest));
-    TRY(compare_digest(path, "training data", saved->data_digest, now->data_digest));
-    TRY(compare_digest(path, "validation data", saved->held_digest, now->held_digest));
+    TRY(compare_digest(path, "another target", saved->target_digest, now->target_digest));
+    TRY(compare_digest(path, "other training data", saved->data_digest, now->data_digest));
+    TRY(compare_digest(path, "other validation data", saved->held_digest, now->held_digest));
     TRY(compare_recipes(path, saved->recipe.s, now->recipe.s));
     if (strcmp(saved->blas, now->blas) != 0)
         log_warn("%s was computed with %s and this process uses %s: what follows is right, but its "

@@ -32,8 +32,10 @@ err evaluate_prepare(evaluate_set *out, const data_set *held, const target *t, i
 
 static int64_t batch_of(const evaluate_set *s) { return s->n < BATCH ? s->n : BATCH; }
 
-static int64_t room(const evaluate_set *s, const target *t) {
-    const int64_t n = s->longest + s->max_new, context = target_get_config(t)->context;
+/* With a block to spare, so that the last rounds draft whole blocks like all others. */
+static int64_t room(const evaluate_set *s, const target *t, int64_t block_size) {
+    const int64_t n = s->longest + s->max_new + block_size;
+    const int64_t context = target_get_config(t)->context;
     return n < context ? n : context;
 }
 
@@ -41,7 +43,7 @@ size_t evaluate_bytes(const evaluate_set *s, const target *t, const drafter_layo
     const target_config *c = target_get_config(t);
     const drafter_config *k = &l->cfg;
     const size_t seqs = (size_t)batch_of(s), slots = (size_t)k->block_size;
-    const size_t tokens = (size_t)(room(s, t) + k->block_size + 2 * PAGED_PAGE) * seqs;
+    const size_t tokens = (size_t)(room(s, t, k->block_size) + 2 * PAGED_PAGE) * seqs;
     const size_t target_kv = (size_t)(c->layers * c->kv_heads * c->head_dim) * 2 * tokens;
     const size_t own_kv = (size_t)(k->layers * k->kv_heads * k->head_dim) * 2 * tokens;
     const size_t taps = (size_t)(k->n_taps * k->hidden) * tokens;
@@ -78,7 +80,7 @@ err evaluate_run(const evaluate_set *s, dev *d, const target *t, const drafter_l
     const decode_config cfg = {.t = t,
                                .dr = dr,
                                .max_seqs = batch_of(s),
-                               .max_tokens = room(s, t),
+                               .max_tokens = room(s, t, l->cfg.block_size),
                                .end_ids = s->end_ids,
                                .n_end = s->n_end};
     err e = decode_create(&b, d, &cfg);
