@@ -207,7 +207,7 @@ $(BUILD)/paceline-bundle: $(BUILD)/obj/src/cli/main.o $(call archives,cli)
 	$(Q)$(CC) $(LDFLAGS_ALL) -Wl,--disable-new-dtags -Wl,-rpath,'$$ORIGIN/lib' -o $@ $^ $(LIBS)
 
 bundle: $(BUILD)/paceline-bundle ## build/bundle: the program with its libraries, for machines without them
-	@CC='$(CC)' tools/bundle.sh $< $(BUILD)/bundle
+	@tools/bundle.sh $< $(BUILD)/bundle
 
 bundle-check: bundle ## run the bundle where none of its libraries are
 	@tools/bundle_check.sh $(BUILD)/bundle

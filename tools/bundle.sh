@@ -3,9 +3,8 @@
 # shared library that is not glibc's. Usage: tools/bundle.sh PROGRAM OUT .
 #
 # PROGRAM was linked to look in $ORIGIN/lib (see the Makefile).
-# The matrix library is opened at run time, so it is not in the program's list: a serial OpenBLAS with
-# cblas_sgemm alone is linked from the static library of libopenblas-serial-dev (the whole shared one
-# is 35 MB); without that package the bundle runs in plain C and says so. At most 30 MB in all.
+# The matrix library is opened at run time, so it is not in the program's list: a serial BLIS is added where
+# the machine has one; without it the bundle computes in plain C and says so. At most 30 MB in all.
 set -eu
 program=$1 out=$2
 limit=$((30 * 1000 * 1000))
@@ -31,13 +30,13 @@ if ldd "$out/paceline" | grep 'not found'; then
     exit 1
 fi
 
-static=$(find /usr/lib /usr/local/lib -path '*openblas-serial*' -name libopenblas.a 2>/dev/null | head -n 1)
-if [ -n "$static" ]; then
-    ${CC:-cc} -shared -o "$out/lib/libopenblas.so.0" -Wl,-soname,libopenblas.so.0 \
-        -Wl,-u,cblas_sgemm -Wl,-u,openblas_get_config -Wl,-u,openblas_get_corename \
-        -Wl,-u,openblas_get_parallel -Wl,--gc-sections -Wl,-s "$static" -lm
+blas=$(find /usr/lib /usr/local/lib -path '*blis-serial*' -name libblis.so.4 2>/dev/null | head -n 1)
+if [ -n "$blas" ]; then
+    cp -L "$blas" "$out/lib/libblis.so.4"
+    chmod 755 "$out/lib/libblis.so.4"
+    copy_needed "$out/lib/libblis.so.4"
 else
-    echo 'bundle: no static serial OpenBLAS here (libopenblas-serial-dev): the bundle computes in plain C'
+    echo 'bundle: no serial BLIS here (libblis4-serial): the bundle computes in plain C'
 fi
 for f in "$out"/lib/*; do strip --strip-unneeded "$f"; done
 

