@@ -10,7 +10,8 @@ bundle=$1
 
 root=$(mktemp -d)
 trap 'rm -rf "$root"' EXIT
-mkdir -p "$root/app" "$root/proc" "$root/tmp" "$root/dev"
+mkdir -p "$root/app" "$root/proc/self" "$root/tmp" "$root/dev"
+ln -s /app/paceline "$root/proc/self/exe" # what $ORIGIN is read from; mounting /proc would need more rights
 cp -r "$bundle/." "$root/app/"
 loader=$(readelf -l "$bundle/paceline" | sed -n 's/.*interpreter: \(.*\)\]/\1/p')
 mkdir -p "$root$(dirname "$loader")"
