@@ -107,6 +107,17 @@ check_map() {
     done
 }
 
+# Tests that docs/WHY.md names as evidence.
+check_why() {
+    local name
+    for name in $(grep '^| P' docs/WHY.md | grep -o '`tests/[a-z0-9_/.]*`' | tr -d '`' | sort -u); do
+        [ -f "$name" ] || echo "docs/WHY.md names $name, which is not in the tree"
+    done
+    for name in $(grep '^| P' docs/WHY.md | grep -o '`[a-z0-9]*_[a-z0-9_]*`\|`locks`' | tr -d '`' | sort -u); do
+        grep -rqw "$name" tests/ || echo "docs/WHY.md names the test $name, which does not exist"
+    done
+}
+
 # ---- symbols ------------------------------------------------------------------------------------
 # 'ARCHIVE OBJECT SYMBOL' per line, without comments.
 allowed() { sed 's/#.*//; s/ *$//; /^$/d' "$1" 2>/dev/null; }
@@ -181,6 +192,7 @@ verdict 'opening comments' "$(check_heads)"
 verdict 'names' "$(check_names)"
 verdict 'docs/MAP.md' "$(check_map)"
 verdict 'docs/RECIPES.md' "$(tools/recipe_table.sh --check)"
+verdict 'docs/WHY.md' "$(check_why)"
 verdict 'mutable globals' "$(check_globals)"
 verdict 'exit, abort, printf' "$(check_calls)"
 verdict 'prefixes' "$(check_prefixes)"
