@@ -50,7 +50,7 @@ static void tiles_equal_definition(void **state) {
     (void)state;
     uint64_t seed = numbers_seed();
     dev *d = attn_dev(2);
-    for (int i = 0; i < 15 * MASK_KINDS; i++) {
+    for (int i = 0; i < 10 * MASK_KINDS; i++) {
         attn_case c;
         flex_problem p = draw(seed, i);
         attn_case_make(&c, &p, i % MASK_KINDS, seed + (uint64_t)i);

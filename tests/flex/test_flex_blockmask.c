@@ -198,6 +198,31 @@ static void beyond_its_budget_it_is_refused(void **state) {
     attn_mask_free(&m);
 }
 
+/* 65,536 tiles that are all partial are a few boxes and one run a row. */
+static void equal_neighbours_become_one_box(void **state) {
+    (void)state;
+    arena *a;
+    block_mask b;
+    const expr_env env = {NULL, 0, 0};
+    block_mask_args args = {.env = &env,
+                            .batch = 1,
+                            .heads = 1,
+                            .q_len = 4096,
+                            .kv_len = 4096,
+                            .tile_q = 16,
+                            .tile_kv = 16};
+    expr *e;
+    assert_ok(expr_compile(&e, EXPR_MASK, "(7 * q + 13 * kv) % 5 != 0", NULL, 0));
+    args.mask = e;
+    assert_ok(arena_create(&a, "mask", 0));
+    assert_ok(blockmask_build(&b, &args, a, NULL));
+    assert_int_equal(b.partial, 65536);
+    assert_int_equal(b.row_start[256], 256);
+    assert_true(b.peak_bytes < 100 * 1024);
+    expr_free(e);
+    arena_destroy(a);
+}
+
 /* A failing allocation at any place gives an error and leaks nothing (seen under the address sanitizer). */
 static void every_allocation_may_fail(void **state) {
     (void)state;
@@ -277,6 +302,7 @@ int main(void) {
         cmocka_unit_test(broadcast_where_not_named),
         cmocka_unit_test(b09_memory_follows_runs_and_not_heads),
         cmocka_unit_test(beyond_its_budget_it_is_refused),
+        cmocka_unit_test(equal_neighbours_become_one_box),
         cmocka_unit_test(every_allocation_may_fail),
         cmocka_unit_test(loads_that_leave_are_found),
         cmocka_unit_test(slices_shift_positions),

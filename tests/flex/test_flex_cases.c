@@ -187,7 +187,13 @@ static void b22_unused_blocks_contribute_exactly_nothing(void **state) {
         numbers_poison(c.d_o + i * D, D);
         c.d_lse[i] = NAN;
     }
+    size_t size = (size_t)(c.nq * D) * sizeof(float);
+    float *before = malloc(2 * size);
+    memcpy(before, c.q, size), memcpy(before + c.nq * D, c.d_o, size);
     attn_result r = attn_run(&c, d);
+    assert_memory_equal(before, c.q, size); /* inputs are not touched */
+    assert_memory_equal(before + c.nq * D, c.d_o, size);
+    free(before);
     assert_true(same_bits(r.o, plain.o, c.nq * D) && same_bits(r.dq, plain.dq, c.nq * D));
     assert_true(same_bits(r.dk, plain.dk, c.nk * D) && same_bits(r.dv, plain.dv, c.nk * D));
     for (int64_t j = 0; j < 5 * WIDTH; j++) {
@@ -219,10 +225,17 @@ static void hidden_nan_changes_no_bit(void **state) {
         size_t bytes = 24 * dtype_size(p.type);
         if (bad >= 0) dtype_from_f32(p.type, poison, (char *)c.k + (size_t)bad * bytes, 24);
         if (bad >= 0) dtype_from_f32(p.type, poison, (char *)c.v + (size_t)bad * bytes, 24);
+        size_t size = (size_t)c.nk * bytes;
+        char *before = malloc(2 * size + 1);
+        memcpy(before, c.v, size), memcpy(before + size, c.k, size);
         attn_result r = attn_run(&c, d);
+        assert_memory_equal(before, c.v, size); /* inputs are not touched */
+        assert_memory_equal(before + size, c.k, size);
+        free(before);
         for (int64_t row = 0; row < c.nq; row++) {
             int flag, sees = bad >= 0 && expr_eval_mask(c.mask.e, &c.mask.env, 0, 0,
                                                         row % c.p.q_len, bad, &flag);
+            if (sees) assert_true(!isfinite(r.o[row * 24]) && !isfinite(r.dq[row * 24]));
             if (sees) continue;
             assert_true(same_bits(r.o + row * 24, plain.o + row * 24, 24));
             assert_true(same_bits(r.lse + row, plain.lse + row, 1));
@@ -431,134 +444,6 @@ static void gradients_are_finite_differences(void **state) {
     }
 }
 
-/* ---- switches and sentences ---- */
-
-static void reference_switch_runs_the_definition(void **state) {
-    (void)state;
-    uint64_t seed = numbers_seed();
-    dev *d = attn_dev(2);
-    attn_case c;
-    flex_problem p = shape(2, 1, 30, 40, 16);
-    attn_case_make(&c, &p, MASK_CAUSAL, seed);
-    attn_result want = attn_reference(&c), tiles = attn_run(&c, d);
-    setenv("PACELINE_REFERENCE", "1", 1);
-    attn_result got = attn_run(&c, d);
-    unsetenv("PACELINE_REFERENCE");
-    assert_true(same_bits(got.o, want.o, c.nq * 16) && same_bits(got.dk, want.dk, c.nk * 16));
-    assert_true(!same_bits(got.o, tiles.o, c.nq * 16)); /* another road: fp32 rounds elsewhere */
-    attn_result_free(&want), attn_result_free(&tiles), attn_result_free(&got);
-    attn_case_free(&c);
-    dev_close(d);
-}
-
-/* A load that leaves its array in a hidden cell of a partial tile raises the flag with the first such cell. */
-static void loads_that_leave_raise_the_flag(void **state) {
-    (void)state;
-    int32_t t[20] = {0};
-    const expr_decl decl = {"t", EXPR_INT, 1};
-    const expr_value value = {.type = DT_I32, .dim = {20}, .data = t};
-    dev *d = attn_dev(3);
-    attn_case c;
-    flex_problem p = shape(2, 1, 40, 40, 8);
-    attn_case_make(&c, &p, MASK_NONE, 1);
-    c.p.tile_q = c.p.tile_kv = 16;
-    c.mask.value[0] = value;
-    c.p.env = &c.mask.env;
-    assert_ok(expr_compile(&c.mask.e, EXPR_MASK, "kv == q || q > 10 && t[kv] > 0", &decl, 1));
-    c.p.mask = c.mask.e;
-    err e = ERR_OK;
-    arena *a;
-    flex_plan *plan;
-    assert_ok(arena_create(&a, "plan", 0));
-    e = flex_plan_create(&plan, d, &c.p, a);
-    assert_ok(e);
-    assert_true(flex_plan_mask(plan)->may_leave);
-    attn_result r = attn_result_new(&c);
-    flex_io io = attn_io(&c, &r);
-    int left = 0;
-    io.left = &left;
-    io.workspace = attn_workspace(plan, d);
-    assert_ok(flex_forward(plan, d, &io));
-    assert_int_equal(left, 1);
-    assert_int_equal(io.left_cell[2],
-                     16); /* the diagonal tile of rows 16..31 is the first to hold keys past 19 */
-    assert_int_equal(io.left_cell[3], 20);
-    free(io.workspace);
-    attn_result_free(&r);
-    arena_destroy(a);
-    attn_case_free(&c);
-    dev_close(d);
-}
-
-static void problems_are_refused_with_sentences(void **state) {
-    (void)state;
-    dev *d = attn_dev(1);
-    arena *a;
-    flex_plan *plan;
-    assert_ok(arena_create(&a, "plan", 0));
-    flex_problem p = shape(8, 3, 10, 10, 16);
-    assert_says(flex_plan_create(&plan, d, &p, a), ERR_SHAPE, "8 query heads", "3 key/value heads");
-    p = shape(2, 1, 10, 10, 12);
-    assert_says(flex_plan_create(&plan, d, &p, a), ERR_SHAPE, "head dimension of q and k is 12",
-                "multiple of 8");
-    p = shape(2, 1, 10, 10, 16), p.v_dim = 264;
-    assert_says(flex_plan_create(&plan, d, &p, a), ERR_SHAPE, "head dimension of v is 264");
-    p = shape(2, 1, -1, 10, 16);
-    assert_says(flex_plan_create(&plan, d, &p, a), ERR_RANGE, "query length is -1");
-    p = shape(2, 1, 10, 10, 16), p.tile_q = 12;
-    assert_says(flex_plan_create(&plan, d, &p, a), ERR_RANGE, "tile_q is 12");
-    p = shape(2, 1, 10, 10, 16), p.type = DT_F16;
-    assert_says(flex_plan_create(&plan, d, &p, a), ERR_SHAPE, "F16", "BF16");
-    p = shape(2, 1, 10, 10, 16), p.scale = NAN;
-    assert_says(flex_plan_create(&plan, d, &p, a), ERR_RANGE, "scale");
-    attn_mask m;
-    attn_mask_make(&m, MASK_CAUSAL, 1, 100000, 100000, 1);
-    p = shape(1, 1, 100000, 100000, 16), p.mask = m.e, p.env = &m.env, p.tile_q = p.tile_kv = 16,
-    p.mask_budget = 4096;
-    assert_says(flex_plan_create(&plan, d, &p, a), ERR_REFUSED, "budget is 4.0 KiB", "need");
-    attn_mask_free(&m);
-    p = shape(2, 1, 10, 10, 16);
-    assert_ok(flex_plan_create(&plan, d, &p, a));
-    float x[10 * 2 * 16] = {0}, lse[20];
-    flex_io io = {.q = attn_view(DT_BF16, x, 2, 10, 16),
-                  .k = attn_view(DT_F32, x, 1, 10, 16),
-                  .v = attn_view(DT_F32, x, 1, 10, 16),
-                  .o = attn_out(x, 2, 10, 16),
-                  .lse = lse};
-    assert_says(flex_forward(plan, d, &io), ERR_SHAPE, "q is BF16", "F32");
-    io.q.type = DT_F32;
-    assert_says(flex_forward(plan, d, &io), ERR_USAGE, "workspace", "bytes");
-    assert_says(flex_backward(plan, d, &io), ERR_USAGE, "gradient of o");
-    arena_destroy(a);
-    dev_close(d);
-}
-
-static void a_plan_explains_itself(void **state) {
-    (void)state;
-    dev *d = attn_dev(1);
-    arena *a;
-    flex_plan *plan;
-    attn_mask m;
-    str s = {0};
-    attn_mask_make(&m, MASK_CAUSAL, 1, 1024, 1024, 1);
-    flex_problem p = shape(9, 3, 1024, 1024, 64);
-    p.mask = m.e, p.env = &m.env, p.tile_q = p.tile_kv = 128;
-    assert_ok(arena_create(&a, "plan", 0));
-    assert_ok(flex_plan_create(&plan, d, &p, a));
-    assert_ok(flex_plan_explain(plan, &s));
-    static const char *const parts[] = {"28 full, 8 partial, 28 empty", "128 x 128", "0.5625",
-                                        "36 MiB", "compiles: 0"};
-    for (int i = 0; i < 5; i++) {
-        if (!strstr(s.s, parts[i])) printf("'%s' is not in:\n%s\n", parts[i], s.s);
-        assert_non_null(strstr(s.s, parts[i]));
-    }
-    assert_true(flex_plan_visited(plan) == 36.0 / 64.0);
-    str_free(&s);
-    arena_destroy(a);
-    attn_mask_free(&m);
-    dev_close(d);
-}
-
 int main(void) {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(b02_merged_parts_equal_the_whole),
@@ -570,10 +455,6 @@ int main(void) {
         cmocka_unit_test(hidden_nan_changes_no_bit),
         cmocka_unit_test(nan_in_every_unseen_key_changes_no_bit),
         cmocka_unit_test(gradients_are_finite_differences),
-        cmocka_unit_test(reference_switch_runs_the_definition),
-        cmocka_unit_test(loads_that_leave_raise_the_flag),
-        cmocka_unit_test(problems_are_refused_with_sentences),
-        cmocka_unit_test(a_plan_explains_itself),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -153,7 +153,7 @@ static void equals_the_definition(void **state) {
     uint64_t seed = numbers_seed();
     dev *d = open_dev(2, NULL);
     double *w = malloc(sizeof *w * 4096), o[256];
-    for (int i = 0; i < 60; i++) {
+    for (int i = 0; i < 40; i++) {
         batch b;
         draw(&b, seed + (uint64_t)i, i % 10 ? 200 : 1100);
         assert_ok(paged_attention(d, &b.a));
@@ -197,7 +197,7 @@ static void a_row_does_not_feel_the_others(void **state) {
     (void)state;
     uint64_t seed = numbers_seed();
     dev *d = open_dev(2, NULL);
-    for (int i = 0; i < 60; i++) {
+    for (int i = 0; i < 40; i++) {
         batch b;
         draw(&b, seed + (uint64_t)i, i % 10 ? 300 : 1100);
         assert_ok(paged_attention(d, &b.a));
