@@ -1,5 +1,7 @@
 /* Paged key/value cache: pages of 64 tokens (PAGED_PAGE) for all layers of one model, fp32 on the CPU.
- * A pool is allocated once; sequences take pages as they grow and give them back on crop or free. */
+ *
+ * A pool is allocated once; sequences take pages as they grow and give them back on crop or close. Keys of one position lie
+ * together for all heads, so a new token is one copy a layer. Nothing is shared between sequences. */
 #ifndef MODEL_KV_H
 #define MODEL_KV_H
 #include "core/arena.h"

@@ -262,6 +262,53 @@ static void bad_calls_change_nothing(void **state) {
     dev_close(d);
 }
 
+static void every_failing_allocation_leaves_the_sequence(void **state) {
+    (void)state;
+    dev *d = target_check_dev(1);
+    target *t = load("gqa_tied", d, 0);
+    const target_config *c = target_get_config(t);
+    kv_pool *p;
+    kv_seq kv;
+    arena *a;
+    int32_t tokens[9] = {1, 2, 3, 4, 5, 6, 7, 8, 9}, best[9], doc[9] = {0},
+            pos[9] = {0, 1, 2, 3, 4, 5, 6, 7, 8};
+    int64_t tap = 2, failures[2] = {0, 0};
+    float *out = numbers_poisoned(9 * c->hidden);
+    assert_ok(kv_pool_create(&p, c->layers, c->kv_heads, c->head_dim, 64, 1));
+    assert_ok(kv_seq_open(p, &kv, 64));
+    int64_t pages = kv_pool_free_pages(p);
+    target_step_seq seq = {&kv, tokens, 9};
+    target_step s = {.seqs = &seq, .n_seqs = 1, .argmax_out = best};
+    target_row row = {.n = 9,
+                      .tokens = tokens,
+                      .document = doc,
+                      .position = pos,
+                      .taps = &tap,
+                      .n_taps = 1,
+                      .taps_out = out};
+    for (int kind = 0; kind < 2; kind++)
+        for (uint64_t n = 1;; n++) {
+            assert_ok(arena_create(&a, "test", 0));
+            arena_fail_at(a, n);
+            err e = kind ? target_forward(t, d, &row, a) : target_decode(t, d, p, &s, a);
+            arena_stats as;
+            arena_get_stats(a, &as);
+            assert_int_equal(as.used, 0);
+            arena_destroy(a);
+            if (!e) break;
+            assert_int_equal(e, ERR_MEMORY);
+            assert_int_equal(kv.length, kind ? 9 : 0);
+            if (!kind) assert_int_equal(kv_pool_free_pages(p), pages);
+            failures[kind]++;
+        }
+    assert_true(failures[0] > 5 && failures[1] > 5);
+    kv_seq_close(p, &kv);
+    kv_pool_free(p);
+    free(out);
+    target_free(t);
+    dev_close(d);
+}
+
 int main(void) {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(b27_fixtures_meet_transformers),
@@ -269,6 +316,7 @@ int main(void) {
         cmocka_unit_test(b49_row_bits_do_not_depend_on_width_or_neighbours),
         cmocka_unit_test(crop_and_go_on_equals_a_straight_run),
         cmocka_unit_test(bad_calls_change_nothing),
+        cmocka_unit_test(every_failing_allocation_leaves_the_sequence),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -185,6 +185,38 @@ static void a_value_that_is_not_finite_is_named(void **state) {
     end(&x);
 }
 
+static void b36_a_tap_that_is_not_finite_stops_the_row(void **state) {
+    (void)state;
+    folder x = begin();
+    tensor *t = named(&x, down);
+    int64_t n = tensor_count(t);
+    bf16 *w = malloc(tensor_bytes(t));
+    for (int64_t i = 0; i < n; i++)
+        w[i] = bf16_from_f32(3e38f); /* finite, and its products are not */
+    t->data = w;
+    target *m;
+    arena *a;
+    assert_ok(load(&x, &m));
+    assert_ok(arena_create(&a, "test", 0));
+    int32_t tokens[3] = {4, 5, 6}, doc[3] = {2, 2, 2}, pos[3] = {0, 1, 2};
+    int64_t taps[2] = {0, 1};
+    float *out = numbers_poisoned(3 * 2 * 24);
+    target_row row = {.n = 3,
+                      .tokens = tokens,
+                      .document = doc,
+                      .position = pos,
+                      .taps = taps,
+                      .n_taps = 2,
+                      .taps_out = out};
+    assert_says(target_forward(m, x.d, &row, a), ERR_NUMERIC, "tap 1 of token 0", "document 2");
+    row.n_taps = 1; /* block 0 is sound, and nothing past it runs */
+    assert_ok(target_forward(m, x.d, &row, a));
+    free(out), free(w);
+    arena_destroy(a);
+    target_free(m);
+    end(&x);
+}
+
 static void other_kinds_are_refused_by_name(void **state) {
     (void)state;
     const struct {
@@ -280,6 +312,34 @@ static void gguf_rows_are_put_back(void **state) {
     end(&x);
 }
 
+static void other_architectures_in_gguf_are_refused_by_name(void **state) {
+    (void)state;
+    folder x = begin();
+    target *t;
+    char *data;
+    size_t n;
+    tiny_gguf g = tiny_gguf_default(61, 1);
+    assert_ok(tiny_gguf_write(files_at(&x.dir, "t.gguf"), &g));
+    assert_ok(file_read(x.dir.name, &data, &n));
+    char *at = memmem(data, n, "general.architecture", 20);
+    assert_non_null(at);
+    at = memmem(at, 64, "llama", 5);
+    assert_non_null(at);
+    memcpy(at, "qwen2", 5);
+    files_write(&x.dir, "t.gguf", data, n);
+    assert_says(target_load(&t, x.d, files_at(&x.dir, "t.gguf"), NULL), ERR_REFUSED, "t.gguf",
+                "'qwen2'", "known: llama");
+    memcpy(at, "llama", 5);
+    at = memmem(data, n, "blk.1.ffn_up", 12); /* a tensor of another name */
+    assert_non_null(at);
+    at[4] = '9';
+    files_write(&x.dir, "t.gguf", data, n);
+    assert_says(target_load(&t, x.d, files_at(&x.dir, "t.gguf"), NULL), ERR_FORMAT,
+                "missing: blk.1.ffn_up.weight", "unexpected: blk.9.ffn_up.weight");
+    mem_free(data);
+    end(&x);
+}
+
 static void rounding_changes_the_digest(void **state) {
     (void)state;
     folder x = begin();
@@ -304,8 +364,10 @@ int main(void) {
         cmocka_unit_test(b39_tied_heads),
         cmocka_unit_test(b38_files_that_are_short_or_missing),
         cmocka_unit_test(a_value_that_is_not_finite_is_named),
+        cmocka_unit_test(b36_a_tap_that_is_not_finite_stops_the_row),
         cmocka_unit_test(other_kinds_are_refused_by_name),
         cmocka_unit_test(gguf_rows_are_put_back),
+        cmocka_unit_test(other_architectures_in_gguf_are_refused_by_name),
         cmocka_unit_test(rounding_changes_the_digest),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
