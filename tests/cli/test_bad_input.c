@@ -34,7 +34,7 @@ static char *at(const char *name) {
 static const char rows[] =
     "{\"prompt\": \"one two\", \"response\": \"the one and the two and the three and so on\"}\n"
     "{\"prompt\": \"two\", \"response\": \"in the end the other one went on and on\"}\n";
-static const char head[] = "target: {path: tiny.gguf}\ndata: {path: rows.jsonl, max_length: 128}\n";
+static const char head[] = "target: {path: tiny.gguf}\ndata: {path: rows.jsonl, max_length: 96}\n";
 
 static const char *make_recipe(const char *name, const char *text) {
     char whole[2048];
@@ -111,7 +111,7 @@ static void recipes_point_at_the_fault(void **state) {
     RUN("train", recipe, "drafter.taps=[1, 40]");
     expect(2, "40");
     RUN("train", at("absent.yaml"));
-    expect(2, "absent.yaml");
+    expect(1, "absent.yaml");
     assert_false(file_exists(at("run")));
 }
 
@@ -130,7 +130,7 @@ static void files_are_named(void **state) {
                "{\"prompt\": \"a\", \"response\": \"b c d e\"}\n{\"prompt\": \n");
     snprintf(set, sizeof set, "data.path=%s", at("bad.jsonl"));
     RUN("train", recipe, set);
-    expect(1, "bad.jsonl:2");
+    expect(1, "bad.jsonl: line 2");
     files_text(&dir, "allbad.jsonl", "nothing\nhere\n");
     snprintf(set, sizeof set, "data.path=%s", at("allbad.jsonl"));
     RUN("train", recipe, set, "data.lenient=true");
@@ -177,7 +177,7 @@ static void a_drafter_for_another_target_is_refused(void **state) {
     snprintf(set, sizeof set, "%s/drafter", at("run"));
     chat_gguf_write(at("second.gguf"), &(chat_gguf){.seed = 4, .context = 96});
     RUN("generate", "--target", at("second.gguf"), "--drafter", set, "--prompt", "x");
-    expect(1, "another target");
+    expect(1, "use the target it was trained with");
     chat_gguf_write(at("wide.gguf"), &(chat_gguf){.seed = 3, .context = 96, .hidden = 64});
     RUN("generate", "--target", at("wide.gguf"), "--drafter", set, "--prompt", "x");
     expect(1, "64");

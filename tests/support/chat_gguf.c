@@ -173,7 +173,7 @@ void chat_gguf_write(const char *path, const chat_gguf *given) {
                                         "attention.head_count", "attention.head_count_kv",
                                         "vocab_size",           "rope.dimension_count"};
     chat_gguf t = *given;
-    if (!t.layers) t.layers = 4;
+    if (!t.layers) t.layers = 8;
     if (!t.hidden) t.hidden = 32;
     if (!t.intermediate) t.intermediate = 64;
     if (!t.heads) t.heads = 4;

@@ -14,7 +14,7 @@ typedef struct chat_gguf {
     const char *rope_scaling; /* NULL: none; else a rope.scaling.type */
 } chat_gguf;
 
-/* Zero fields get defaults: 4 layers, hidden 32, MLP 64, 4/2 heads of 8, context 512. */
+/* Zero fields get defaults: 8 layers, hidden 32, MLP 64, 4/2 heads of 8, context 512. */
 void chat_gguf_write(const char *path, const chat_gguf *t);
 
 #endif
