@@ -53,6 +53,14 @@ err flex__check_problem(const flex_problem *p) {
                        dtype_name(p->type));
     if (!isfinite(p->scale))
         return err_set(ERR_RANGE, "attention: scale is %g; it must be finite", (double)p->scale);
+    double rows = (double)p->batch * (double)p->q_heads *
+                  (double)(p->q_len > p->kv_len ? p->q_len : p->kv_len);
+    if (rows * 256.0 * 8.0 > 0x1p62)
+        return err_set(
+            ERR_RANGE,
+            "attention: batch %lld x %lld heads x length %lld is more than can be addressed",
+            (long long)p->batch, (long long)p->q_heads,
+            (long long)(p->q_len > p->kv_len ? p->q_len : p->kv_len));
     TRY(check_tile("tile_q", p->tile_q));
     TRY(check_tile("tile_kv", p->tile_kv));
     if (!p->mask) return ERR_OK;
@@ -258,7 +266,8 @@ err flex_plan_explain(const flex_plan *p, str *out) {
     TRY(explain_mask(&p->mask, out));
     TRY(str_printf(out, "share of cells in visited tiles: %.4f\n", p->visited));
     TRY(str_printf(
-        out, "workspace per thread: forward %s, backward %s; a dense score matrix would take %s\n",
+        out,
+        "workspace with one thread: forward %s, backward %s; a dense score matrix would take %s\n",
         str_bytes((double)flex_forward_workspace(p, 1), a),
         str_bytes((double)flex_backward_workspace(p, 1), b), str_bytes(flex_dense_bytes(p), c)));
     return str_printf(out, "compiles: 0 (no code is generated on a CPU)\n");

@@ -115,6 +115,8 @@ static void problems_are_refused_with_sentences(void **state) {
     assert_says(flex_plan_create(&plan, d, &p, a), ERR_SHAPE, "head dimension of v is 264");
     p = shape(2, 1, -1, 10, 16);
     assert_says(flex_plan_create(&plan, d, &p, a), ERR_RANGE, "query length is -1");
+    p = shape(2, 1, 10, INT64_C(1) << 40, 16), p.batch = INT64_C(1) << 20;
+    assert_says(flex_plan_create(&plan, d, &p, a), ERR_RANGE, "batch 1048576", "addressed");
     p = shape(2, 1, 10, 10, 16), p.tile_q = 12;
     assert_says(flex_plan_create(&plan, d, &p, a), ERR_RANGE, "tile_q is 12");
     p = shape(2, 1, 10, 10, 16), p.type = DT_F16;

@@ -1,0 +1,236 @@
+/* Attention by tiles beside fp32 matrix products, and the time to build block masks, all from one run.
+ *
+ * Rates count 4 * D flops per head and visible cell forward and 2.5 times that backward (the usual rule, although our
+ * backward does seven products where the rule counts five); cells are counted from the mask, not from the tiles that
+ * are visited. The share is against gemm_f32 at 1536 x 1536 x 1536 on the same threads. Best of several repeats.
+ * Usage: bench_flex [THREADS] */
+#include "core/clock.h"
+#include "core/rng.h"
+#include "dev/gemm.h"
+#include "flex/flex.h"
+#include "flex/paged.h"
+#include <stdio.h>
+#include <stdlib.h>
+
+static void must(err e) {
+    if (!e) return;
+    fprintf(stderr, "bench_flex: %s\n", err_text());
+    exit(1);
+}
+
+typedef struct bench {
+    arena *memory;
+    dev *d;
+    double peak; /* flop/s of gemm_f32 */
+} bench;
+
+typedef struct mask_case {
+    const char *name, *text; /* NULL: everything visible */
+    expr_decl decl[2];
+    expr_value value[2];
+    int n;
+} mask_case;
+
+static float *drawn(bench *b, int64_t n) {
+    float *x;
+    must(arena_alloc_raw(b->memory, (size_t)n, sizeof *x, &x));
+    for (int64_t i = 0; i < n; i++)
+        x[i] = (float)(rng_bits(1, RNG_TEST, 0, (uint64_t)i) >> 40) * 0x1p-23f - 1.0f;
+    return x;
+}
+
+static void product_rate(bench *b) {
+    enum { N = 1536 };
+    gemm_args g = {.m = N,
+                   .n = N,
+                   .k = N,
+                   .alpha = 1,
+                   .a = drawn(b, N * N),
+                   .lda = N,
+                   .b = drawn(b, N * N),
+                   .ldb = N,
+                   .c = drawn(b, N * N),
+                   .ldc = N};
+    double best = 1e30;
+    for (int i = 0; i < 6; i++) {
+        double t = clock_seconds();
+        must(gemm_f32(b->d, &g));
+        t = clock_seconds() - t;
+        if (t < best) best = t;
+    }
+    b->peak = 2.0 * N * N * N / best;
+}
+
+static double visible_cells(const mask_case *m, const expr *e, const expr_env *env, int64_t L,
+                            int64_t S) {
+    double n = 0;
+    int flag;
+    if (!m->text) return (double)L * (double)S;
+    for (int64_t q = 0; q < L; q++) {
+        for (int64_t k = 0; k < S; k++) n += expr_eval_mask(e, env, 0, 0, q, k, &flag);
+    }
+    return n;
+}
+
+static void attention(bench *b, const mask_case *m, int64_t hq, int64_t hkv, int64_t L, int64_t S,
+                      int64_t D) {
+    arena_mark mark = arena_get_mark(b->memory);
+    expr *e = NULL;
+    flex_plan *plan;
+    const expr_env env = {m->value, 0, 0};
+    if (m->text) must(expr_compile(&e, EXPR_MASK, m->text, m->decl, m->n));
+    const flex_problem p = {.batch = 1,
+                            .q_heads = hq,
+                            .kv_heads = hkv,
+                            .q_len = L,
+                            .kv_len = S,
+                            .dim = D,
+                            .v_dim = D,
+                            .type = DT_F32,
+                            .mask = e,
+                            .env = &env};
+    must(flex_plan_create(&plan, b->d, &p, b->memory));
+    flex_io io = {.q = {DT_F32, drawn(b, hq * L * D), 0, L * D, D},
+                  .k = {DT_F32, drawn(b, hkv * S * D), 0, S * D, D},
+                  .v = {DT_F32, drawn(b, hkv * S * D), 0, S * D, D},
+                  .o = {drawn(b, hq * L * D), 0, L * D, D},
+                  .lse = drawn(b, hq * L),
+                  .d_o = {DT_F32, drawn(b, hq * L * D), 0, L * D, D},
+                  .dq = {drawn(b, hq * L * D), 0, L * D, D},
+                  .dk = {drawn(b, hkv * S * D), 0, S * D, D},
+                  .dv = {drawn(b, hkv * S * D), 0, S * D, D}};
+    size_t f = flex_forward_workspace(plan, dev_threads(b->d)),
+           w = flex_backward_workspace(plan, dev_threads(b->d));
+    must(arena_alloc_raw(b->memory, f > w ? f : w, 1, &io.workspace));
+    double best[2] = {1e30, 1e30}, flop = 4.0 * (double)(hq * D) * visible_cells(m, e, &env, L, S);
+    for (int i = 0; i < 10; i++) {
+        double t = clock_seconds();
+        must(i % 2 ? flex_backward(plan, b->d, &io) : flex_forward(plan, b->d, &io));
+        t = clock_seconds() - t;
+        if (t < best[i % 2]) best[i % 2] = t;
+    }
+    printf("%-10s %3lld %3lld/%-2lld %5lld x %-5lld %9.2f %8.1f %6.0f%% %9.2f %8.1f %6.0f%%\n",
+           m->name, (long long)D, (long long)hq, (long long)hkv, (long long)L, (long long)S,
+           best[0] * 1e3, flop / best[0] * 1e-9, 100 * flop / best[0] / b->peak, best[1] * 1e3,
+           2.5 * flop / best[1] * 1e-9, 250 * flop / best[1] / b->peak);
+    expr_free(e);
+    arena_reset(b->memory, mark);
+}
+
+static void mask_time(bench *b, const mask_case *m, int64_t L, int64_t S) {
+    expr *e;
+    block_mask mask = {0};
+    const expr_env env = {m->value, 0, 0};
+    double best = 1e30;
+    must(expr_compile(&e, EXPR_MASK, m->text, m->decl, m->n));
+    for (int i = 0; i < 5; i++) {
+        arena_mark mark = arena_get_mark(b->memory);
+        const block_mask_args args = {
+            .mask = e, .env = &env, .batch = 1, .heads = 1, .q_len = L, .kv_len = S};
+        must(blockmask_build(&mask, &args, b->memory, b->d));
+        if (mask.build_ms < best) best = mask.build_ms;
+        arena_reset(b->memory, mark);
+    }
+    printf(
+        "%-10s %8lld x %-8lld %8.3f ms %9zu bytes, %zu while building; %lld full, %lld partial, %lld counted\n",
+        m->name, (long long)L, (long long)S, best, mask.bytes, mask.peak_bytes,
+        (long long)mask.full, (long long)mask.partial, (long long)mask.undecided);
+    expr_free(e);
+}
+
+static void decoding(bench *b, int64_t rows, int64_t keys) {
+    enum { HQ = 9, HKV = 3, D = 64 };
+    arena_mark mark = arena_get_mark(b->memory);
+    int64_t pages = (keys + PAGED_PAGE - 1) / PAGED_PAGE, cells = pages * PAGED_PAGE * HKV * D;
+    int32_t *page;
+    must(arena_alloc(b->memory, (size_t)pages, sizeof *page, &page));
+    for (int64_t i = 0; i < pages; i++) page[i] = (int32_t)i;
+    const paged_seq s = {.pages = page,
+                         .n_keys = keys,
+                         .rows = rows,
+                         .first = keys - rows,
+                         .q = drawn(b, rows * HQ * D),
+                         .o = drawn(b, rows * HQ * D)};
+    const paged_args a = {.q_heads = HQ,
+                          .kv_heads = HKV,
+                          .dim = D,
+                          .scale = 0.125f,
+                          .k_pool = drawn(b, cells),
+                          .v_pool = drawn(b, cells),
+                          .seqs = &s,
+                          .n_seqs = 1};
+    double best = 1e30;
+    for (int i = 0; i < 50; i++) {
+        double t = clock_seconds();
+        must(paged_attention(b->d, &a));
+        t = clock_seconds() - t;
+        if (t < best) best = t;
+    }
+    printf("%5lld %6lld %10.1f us %8.1f GFLOP/s %8.1f GB/s of keys and values\n", (long long)rows,
+           (long long)keys, best * 1e6, 4.0 * HQ * D * (double)(rows * keys) / best * 1e-9,
+           8.0 * HKV * D * (double)keys / best * 1e-9);
+    arena_reset(b->memory, mark);
+}
+
+enum { LONG = 1 << 20, ANCHORS = 512 };
+
+static void all(bench *b, int32_t *doc, int32_t *anchor) {
+    static const char *const dflash =
+        "kv < context ? kv < anchor[q // 16] : (kv - context) // 16 == q // 16";
+    const mask_case full = {.name = "full"}, causal = {.name = "causal", .text = "q >= kv"};
+    mask_case window = {
+        .name = "window", .text = "q >= kv && q - kv < w", .decl = {{"w", EXPR_INT, 0}}, .n = 1};
+    const mask_case document = {.name = "documents",
+                                .text = "doc[q] == doc[kv]",
+                                .decl = {{"doc", EXPR_INT, 1}},
+                                .value = {{.type = DT_I32, .dim = {LONG}, .data = doc}},
+                                .n = 1};
+    mask_case draft = {.name = "dflash",
+                       .text = dflash,
+                       .decl = {{"anchor", EXPR_INT, 1}, {"context", EXPR_INT, 0}},
+                       .n = 2};
+    draft.value[0] = (expr_value){.type = DT_I32, .dim = {ANCHORS}, .data = anchor};
+    printf("gemm_f32 %.1f GFLOP/s (%s, %s, %d threads)\n\n", b->peak * 1e-9, dev_blas_path(b->d),
+           dev_isa_name(dev_get_isa(b->d)), dev_threads(b->d));
+    printf(
+        "mask         D  heads       L x S       fwd ms  GFLOP/s  share   bwd ms  GFLOP/s  share\n");
+    attention(b, &full, 4, 4, 1024, 1024, 128);
+    attention(b, &full, 4, 4, 1024, 1024, 64);
+    attention(b, &causal, 8, 8, 2048, 2048, 64);
+    window.value[0].scalar.i = 256;
+    attention(b, &window, 8, 8, 4096, 4096, 64);
+    draft.value[1].scalar.i = 1024;
+    for (int i = 0; i < 64; i++) anchor[i] = 3 + 15 * i;
+    attention(b, &draft, 8, 8, 1024, 2048, 64);
+    attention(b, &draft, 9, 3, 1024, 2048, 64);
+    printf("\nblock masks, tiles of 128, one thread\n");
+    for (int i = 0; i < ANCHORS; i++) anchor[i] = 3 + 7 * i + i % 5;
+    draft.value[1].scalar.i = 4096;
+    window.value[0].scalar.i = 1024;
+    mask_time(b, &draft, ANCHORS * 16, 4096 + ANCHORS * 16);
+    mask_time(b, &causal, 131072, 131072);
+    mask_time(b, &window, LONG, LONG);
+    mask_time(b, &document, LONG, LONG);
+    printf("\npaged attention, 9 query heads on 3, D 64\n rows   keys\n");
+    for (int64_t rows = 1; rows <= 16; rows *= 4) {
+        decoding(b, rows, 256);
+        decoding(b, rows, 2048);
+    }
+}
+
+int main(int argc, char **argv) {
+    bench b = {0};
+    const dev_config cfg = {.threads = argc > 1 ? atoi(argv[1]) : 0};
+    int32_t *doc, *anchor;
+    must(arena_create(&b.memory, "bench", 0));
+    must(dev_open_cpu(&b.d, &cfg));
+    must(arena_alloc(b.memory, LONG, sizeof *doc, &doc));
+    must(arena_alloc(b.memory, ANCHORS, sizeof *anchor, &anchor));
+    for (int64_t i = 1; i < LONG; i++)
+        doc[i] = doc[i - 1] + (rng_below(1, RNG_TEST, 1, (uint64_t)i, 1000) == 0);
+    product_rate(&b);
+    all(&b, doc, anchor);
+    dev_close(b.d);
+    arena_destroy(b.memory);
+    return 0;
+}
