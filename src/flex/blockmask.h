@@ -42,9 +42,11 @@ typedef struct block_mask_args {
     size_t budget;           /* 0: 256 MiB */
 } block_mask_args;
 
-/* All memory from a. d may be NULL (one thread). */
+/* The mask's memory is from a; what building needs besides is on the heap and gone afterwards. d may be NULL.
+ * ERR_RANGE when a visible cell reads outside a captured array, ERR_REFUSED beyond the budget. */
 MUST_CHECK err blockmask_build(block_mask *out, const block_mask_args *args, arena *a, dev *d);
-/* Brute force over every cell, for tests: kinds[(b*heads+h)*q_tiles*kv_tiles + ...] = 0 empty, 1 partial, 2 full. */
+/* Brute force over every cell, for tests: kinds[((b*heads + h)*q_tiles + qt)*kv_tiles + kt] = 0 empty, 1 partial, 2 full,
+ * over the batch and heads that a build would store. */
 MUST_CHECK err blockmask_brute(const block_mask_args *args, uint8_t *kinds);
 
 #endif

@@ -1,8 +1,10 @@
 /* Paged decode attention on the CPU: few query rows per sequence against a paged KV cache, exact mode.
  *
- * Keys are visited in splits of PAGED_SPLIT consecutive positions, splits merged left to right, all sums in a fixed order: a
- * row's bits depend on its query and its keys alone, not on the other rows, sequences or threads.
- * A page holds PAGED_PAGE tokens of one layer: K [page][kv_heads][dim] then V likewise, fp32. */
+ * Keys are visited in splits of PAGED_SPLIT consecutive positions, splits merged left to right, then the extra keys in
+ * splits of their own; all sums in a fixed order (written out in paged.c). A row's bits depend on its query and its
+ * keys alone: not on the other rows, sequences or threads, nor on the instruction set. Keys that a row does not see are
+ * never multiplied for it, so pages may hold anything past what is seen.
+ * A page holds PAGED_PAGE tokens of one layer: K [page][token][kv_heads][dim], V likewise, fp32. */
 #ifndef FLEX_PAGED_H
 #define FLEX_PAGED_H
 #include "dev/dev.h"
