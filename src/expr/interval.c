@@ -3,7 +3,7 @@
  * Guards are followed: behind `a && b` the ranges are cut to cells where a holds before b is looked at,
  * behind `||` and `?:` likewise. A cut narrows index variables and directions of affine forms (affine.h)
  * and is undone on the way back through a trail. Ranges are remembered per node while no cut changes them.
- * Work is bounded by FUEL node visits; beyond it everything is unknown, which is always sound. Reaching a
+ * Work is bounded by FUEL visits; beyond it everything is unknown, which is always sound. Reaching a
  * load whose index is not proven inside its array sets may_leave. No heap is used, nothing is written to the
  * tables, so any number of threads may classify at once. */
 #include "expr/interval.h"
@@ -12,7 +12,7 @@
 #include "expr/ops.h"
 #include <string.h>
 
-enum { FUEL = 4000, MAX_TRAIL = 256, MAX_ROWS = 128, MAX_NODES = IR_MAX_NODES + IR_SLACK };
+enum { FUEL = 20000, MAX_TRAIL = 256, MAX_ROWS = 128, MAX_NODES = IR_MAX_NODES + IR_SLACK };
 
 typedef struct bounds {
     int64_t lo, hi;
@@ -194,6 +194,7 @@ static void cut_form(walk *w, const affine_form *f, bounds want) {
 static void assume(walk *w, int id, int truth) {
     const ir_node *n = &w->node[id];
     bounds want = {INT64_MIN, INT64_MAX}; /* of right - left */
+    if (--w->fuel < 0) return; /* conditions may share parts: without an end this could double */
     switch (n->op) {
     case IR_NOT: assume(w, n->arg[0], !truth); return;
     case IR_AND:

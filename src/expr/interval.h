@@ -16,9 +16,10 @@ typedef struct interval_box {
 typedef struct interval_tables interval_tables;
 /* Tables over the captured arrays as bound by env. Scalars, offsets and extents are copied, arrays kept by reference:
  * their data must outlive the tables. Runs expr_check_env first. Memory from a. */
-MUST_CHECK err interval_tables_create(interval_tables **out, const expr *e, const expr_env *env, arena *a);
+MUST_CHECK err interval_tables_create(interval_tables **out, const expr *e, const expr_env *env,
+                                      arena *a);
 /* may_leave (or NULL): 1 when some reachable load is not proven inside its array on this box. */
-interval_verdict interval_classify(const expr *e, const expr_env *env, const interval_tables *t, const interval_box *box,
-                                   int *may_leave);
+interval_verdict interval_classify(const expr *e, const expr_env *env, const interval_tables *t,
+                                   const interval_box *box, int *may_leave);
 
 #endif
