@@ -1,4 +1,4 @@
-/* Faults that people met in attention, as tests (cases.md), and the properties that need no second implementation.
+/* Faults that people met in attention, as tests, and the properties that need no second implementation.
  *
  * Finite differences are taken of the definition in double; the tiles are compared with the definition elsewhere
  * (test_flex_attention.c). Views, gaps, hidden NaN, merging, empty rows, sentences. */

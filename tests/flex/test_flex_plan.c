@@ -9,6 +9,7 @@
 #include <cmocka.h>
 
 #include "attn_case.h"
+#include <pthread.h>
 
 static flex_problem shape(int64_t hq, int64_t hkv, int64_t L, int64_t S, int64_t dim) {
     return (flex_problem){.batch = 1,
@@ -171,8 +172,65 @@ static void a_plan_explains_itself(void **state) {
     dev_close(d);
 }
 
+/* One plan, several threads, each with its own device handle, outputs and workspace. */
+typedef struct runner {
+    const flex_plan *plan;
+    dev *d;
+    flex_io io;
+    err failed;
+} runner;
+
+static void *run_plan(void *ctx) {
+    runner *r = ctx;
+    for (int i = 0; i < 3 && !r->failed; i++) {
+        r->failed = flex_forward(r->plan, r->d, &r->io);
+        if (!r->failed) r->failed = flex_backward(r->plan, r->d, &r->io);
+    }
+    return NULL;
+}
+
+static void one_plan_runs_from_many_threads(void **state) {
+    (void)state;
+    enum { N = 4 };
+    uint64_t seed = numbers_seed();
+    attn_case c;
+    flex_problem p = shape(4, 2, 100, 130, 16);
+    attn_case_make(&c, &p, MASK_BITS, seed);
+    arena *a;
+    flex_plan *plan;
+    runner r[N];
+    pthread_t thread[N];
+    attn_result out[N];
+    dev *first = attn_dev(1);
+    assert_ok(arena_create(&a, "plan", 0));
+    assert_ok(flex_plan_create(&plan, first, &c.p, a));
+    for (int i = 0; i < N; i++) {
+        out[i] = attn_result_new(&c);
+        r[i] = (runner){plan, i ? attn_dev(1 + i % 2) : first, attn_io(&c, &out[i]), ERR_OK};
+        r[i].io.workspace = attn_workspace(plan, r[i].d);
+    }
+    for (int i = 0; i < N; i++)
+        assert_int_equal(pthread_create(&thread[i], NULL, run_plan, &r[i]), 0);
+    for (int i = 0; i < N; i++) pthread_join(thread[i], NULL);
+    for (int i = 0; i < N; i++) {
+        assert_int_equal(r[i].failed, ERR_OK);
+        assert_true(same_bits(out[i].o, out[0].o, c.nq * 16) &&
+                    same_bits(out[i].dq, out[0].dq, c.nq * 16));
+        assert_true(same_bits(out[i].dk, out[0].dk, c.nk * 16) &&
+                    same_bits(out[i].dv, out[0].dv, c.nk * 16));
+    }
+    for (int i = 0; i < N; i++) {
+        free(r[i].io.workspace);
+        attn_result_free(&out[i]);
+        dev_close(r[i].d);
+    }
+    arena_destroy(a);
+    attn_case_free(&c);
+}
+
 int main(void) {
     const struct CMUnitTest tests[] = {
+        cmocka_unit_test(one_plan_runs_from_many_threads),
         cmocka_unit_test(no_gradient_of_lse_means_zero),
         cmocka_unit_test(reference_switch_runs_the_definition),
         cmocka_unit_test(loads_that_leave_raise_the_flag),
