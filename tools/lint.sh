@@ -76,6 +76,7 @@ check_words() {
     # shellcheck disable=SC2086
     grep -nwE 'TODO|FIXME|XXX|HACK' $files /dev/null
     grep -nE '(^|[^A-Za-z0-9_.$])/(work|root|home|Users|opt/ref)/' $files /dev/null
+    grep -nE '(^|[^A-Za-z])(DESIGN|dflash|flex|cases|style)\.md' $files /dev/null | sed 's/$/ (no such page here)/'
     grep -niE 'pypi\.org|pythonhosted|huggingface\.co|hf-mirror|index-url|deb\.debian\.org|registry\.npmjs' $files /dev/null
 }
 

@@ -1,5 +1,6 @@
-/* The answers file: see answers.h. A row is written by one write(2) in append mode, so a killed run leaves at most one
- * cut line, which has no newline at its end and is removed on the next start. */
+/* The answers file: see answers.h. A row is written by one write(2) in append mode, so a killed run
+ * leaves at most one cut line, which has no newline at its end and is removed on the next start.
+ * Rows that are there are never rewritten. */
 #include "cli/answers.h"
 #include "core/file.h"
 #include "io/json.h"

@@ -1,5 +1,6 @@
-/* The answers file of regenerate: JSONL rows {"id", "source", "messages", "target", "max_new"}, one prompt a row in the
- * order of the prompts. Rows are appended whole; on a restart the rows that are there are kept and checked. */
+/* The answers file of regenerate: JSONL rows {"id", "source", "messages", "target", "max_new"}, one
+ * prompt a row in the order of the prompts. Rows are appended whole; on a restart the rows that are
+ * there are kept and checked against the prompts, and a file of other prompts is refused. */
 #ifndef CLI_ANSWERS_H
 #define CLI_ANSWERS_H
 #include "data/prompts.h"

@@ -1,5 +1,6 @@
 /* Command-line options: see args.h. Linear searches: tables have a dozen entries.
- * Abbreviations of option names are not accepted, so a script never changes meaning when an option is added. */
+ * Abbreviations of option names are not accepted, so a script never changes meaning when an option
+ * is added. */
 #include "cli/args.h"
 #include <errno.h>
 #include <math.h>

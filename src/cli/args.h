@@ -1,5 +1,6 @@
 /* Command-line options, table driven: one table per command serves parsing, checking and --help.
- * Values are strings of argv, borrowed. Nothing here prints; every complaint is ERR_USAGE in one sentence. */
+ * Values are strings of argv, borrowed. Nothing here prints; every complaint is ERR_USAGE in one
+ * sentence that names the option and what it takes. */
 #ifndef CLI_ARGS_H
 #define CLI_ARGS_H
 #include "core/err.h"

@@ -1,5 +1,6 @@
-/* Tensors of `paceline attend`: see attend_in.h. Random ones are normal numbers keyed by (seed, tensor, element),
- * so the same command gives the same numbers on every machine. */
+/* Tensors of `paceline attend`: see attend_in.h. Random ones are normal numbers keyed by
+ * (seed, tensor, element), so the same command gives the same numbers on every machine.
+ * Tensors of a file are used where they lie; only unaligned ones are copied. */
 #include "cli/attend_in.h"
 #include "core/rng.h"
 #include <string.h>

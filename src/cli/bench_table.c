@@ -1,4 +1,6 @@
-/* Figures of bench: see bench_table.h. Ratios come from one run on one machine; absolute rates are that machine's. */
+/* Figures of bench: see bench_table.h. Ratios come from one run on one machine; absolute rates are
+ * that machine's. A ratio without a divisor is nan in the table and null in the JSON, never zero.
+ * Rows keep the order in which their sources first appeared; the row of all is summed, not averaged. */
 #include "cli/bench_table.h"
 #include "io/json.h"
 #include <math.h>

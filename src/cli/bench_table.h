@@ -1,4 +1,6 @@
-/* The figures of `paceline bench` by source of prompts, and their printing as table and JSON (keys: DESIGN.md 10). */
+/* The figures of `paceline bench` by source of prompts, and their printing as a table for people and
+ * as JSON for programs. The keys of the JSON are stable. Sums over prompts are taken here; rates and
+ * tau are derived from them once, when they are printed. */
 #ifndef CLI_BENCH_TABLE_H
 #define CLI_BENCH_TABLE_H
 #include "core/str.h"

@@ -1,5 +1,6 @@
-/* Captured values of a mask: see captures.h. A name is captured when it stands as an identifier in the text;
- * --let wins over nothing: the same name in both places is refused, since either could be meant. */
+/* Captured values of a mask: see captures.h. A name is captured when it stands as an identifier in the
+ * text; --let wins over nothing: the same name in both places is refused, since either could be
+ * meant. */
 #include "cli/captures.h"
 #include "cli/args.h"
 #include "core/arena.h"

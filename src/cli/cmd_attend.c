@@ -1,5 +1,6 @@
 /* paceline attend: one attention problem from a file or at random, forward and on request backward.
- * Writes o and lse (and dq, dk, dv) as safetensors; --explain tells what was chosen and what it took. */
+ * Writes o and lse (and dq, dk, dv) as safetensors; --explain tells what was chosen and what it took.
+ * It is a thin shell: checks of the problem are those of flex. */
 #include "cli/attend_in.h"
 #include "cli/captures.h"
 #include "cli/command.h"

@@ -1,5 +1,6 @@
-/* paceline doctor: what this machine offers to the program: CPU, threads, memory and its limits, every library by
- * the file that is really loaded and the version it reports. Looks only: changes and starts nothing. */
+/* paceline doctor: what this machine offers to the program: CPU, threads, memory and its limits, every
+ * library by the file that is really loaded and the version it reports. Looks only: changes and starts
+ * nothing. */
 #include "cli/command.h"
 #include "core/arena.h"
 #include "core/env.h"

@@ -1,5 +1,6 @@
-/* paceline generate: answers a prompt, or holds a chat, streaming text as it is committed.
- * Greedy; with a drafter the text is the same, token for token, only sooner. */
+/* paceline generate: answers a prompt, or holds a chat, streaming text as it is committed. Greedy; with
+ * a drafter the text is the same, token for token, only sooner. Text goes to standard output and
+ * figures to standard error, so a pipe gets the text alone. */
 #include "cli/command.h"
 #include "cli/session.h"
 #include "text/utf8.h"

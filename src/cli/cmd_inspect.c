@@ -1,5 +1,6 @@
 /* paceline inspect: what a file or folder holds: safetensors, GGUF, drafter folder, checkpoint, run.
- * Reads headers only; every check of the readers applies, so a damaged file is named as such. */
+ * Tells them apart by their content, not by their names. Every check of the readers applies, so a
+ * damaged file is named as such. */
 #include "cli/command.h"
 #include "core/arena.h"
 #include "core/file.h"

@@ -1,5 +1,6 @@
 /* paceline mask: builds the block mask of an expression and reports its tiles, bytes and build time.
- * No attention is run and no per-cell buffer is made. */
+ * The only inputs are the text, extents and captured values. No attention is run and no per-cell
+ * buffer is made. */
 #include "cli/captures.h"
 #include "cli/command.h"
 #include "flex/blockmask.h"

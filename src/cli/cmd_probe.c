@@ -89,7 +89,7 @@ static err run_target(job *j) {
     return put_taps(j);
 }
 
-/* The loss of DESIGN.md 7 over all slots, and its gradient at the drafter's hidden states. */
+/* The training loss over all slots, and its gradient at the drafter's hidden states. */
 static err loss_and_gradient(job *j, const float *hidden, double gamma, float *d_hidden) {
     const packed *head = target_head(j->t);
     int64_t bs = j->cfg.block_size, rows = j->in.n_anchors * bs, h = j->cfg.hidden;

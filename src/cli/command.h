@@ -1,5 +1,6 @@
-/* Sub-commands: one table row each. A command gets its parsed arguments and returns err; main prints the sentence
- * and maps it to an exit code (0 done, 1 failed, 2 usage or recipe, 3 stopped by request with state saved). */
+/* Sub-commands: one table row each. A command gets its parsed arguments and returns err; main prints
+ * the sentence and maps it to an exit code (0 done, 1 failed, 2 usage or recipe, 3 stopped by request
+ * with state saved). */
 #ifndef CLI_COMMAND_H
 #define CLI_COMMAND_H
 #include "cli/args.h"

@@ -1,5 +1,6 @@
-/* The program: finds the sub-command, parses its options, runs it, turns errors into one line and an exit code.
- * All work is in the commands (cmd_*.c) and the libraries below; nothing is computed here. */
+/* The program: finds the sub-command, parses its options, runs it, turns errors into one line and an
+ * exit code. All work is in the commands (cmd_*.c) and the libraries below; nothing is computed
+ * here. */
 #include "cli/command.h"
 #include "core/env.h"
 #include "core/log.h"

@@ -1,4 +1,6 @@
-/* Input of `paceline probe`: see probe_in.h. Everything is checked here, so that the model code may assume it. */
+/* Input of `paceline probe`: see probe_in.h. Everything is checked here (types, extents, ids in the
+ * vocabulary, documents and anchors in order), so that the model code may assume it.
+ * Positions are derived: they restart with each document. */
 #include "cli/probe_in.h"
 #include <string.h>
 

@@ -1,4 +1,6 @@
-/* Input of `paceline probe`: tokens [n], document [n], loss_mask [n], anchors [N], all int64, as one training row. */
+/* Input of `paceline probe`: tokens [n], document [n], loss_mask [n], anchors [N], all int64, as one
+ * training row. The arrays are narrowed to the types that models take; the file may be closed
+ * afterwards. */
 #ifndef CLI_PROBE_IN_H
 #define CLI_PROBE_IN_H
 #include "core/arena.h"

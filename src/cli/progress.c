@@ -1,5 +1,6 @@
-/* Progress on standard error: see progress.h. Lines are cut to the terminal's width so that rewriting works;
- * nothing is drawn faster than an eye can follow. */
+/* Progress on standard error: see progress.h. Lines are cut to the terminal's width so that rewriting
+ * works; nothing is drawn faster than an eye can follow. Numbers are printed as they are given; no
+ * estimate is made here. */
 #include "cli/progress.h"
 #include "core/clock.h"
 #include <stdarg.h>

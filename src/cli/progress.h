@@ -1,4 +1,6 @@
-/* Progress on standard error: one line rewritten in place on a terminal, a plain line now and then elsewhere. */
+/* Progress on standard error: one line rewritten in place on a terminal, a plain line now and then
+ * elsewhere. A finished line stays. It never writes to standard output, which belongs to results, and
+ * it keeps no thread: a line is drawn when the caller passes by. */
 #ifndef CLI_PROGRESS_H
 #define CLI_PROGRESS_H
 #include "core/err.h"

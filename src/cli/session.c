@@ -1,4 +1,6 @@
-/* Shared opening of models for the decoding commands: see session.h. */
+/* Shared opening of models for the decoding commands: see session.h. Parts are opened in the order in
+ * which they are cheapest to refuse: tokenizer and template before weights, the target before the
+ * drafter that must fit it. */
 #include "cli/session.h"
 #include "core/clock.h"
 #include <stdio.h>

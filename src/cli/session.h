@@ -1,4 +1,6 @@
-/* What the decoding commands share: device, tokenizer, template, target and drafter, opened from --target, --drafter, --threads. */
+/* What the decoding commands share: device, tokenizer, template, target and drafter, opened from
+ * --target, --drafter, --template and --threads. One handle owns them all; session_close serves a
+ * half-opened one too. */
 #ifndef CLI_SESSION_H
 #define CLI_SESSION_H
 #include "cli/args.h"

@@ -1,4 +1,6 @@
-/* Prompts: see prompts.h. Lines are split at LF only (strings may hold U+2028); a trailing CR and blank lines are fine. */
+/* Prompts: see prompts.h. Lines are split at LF only (strings may hold U+2028); a trailing CR and blank
+ * lines are fine. The file is read whole; kept strings are copied into the caller's arena.
+ * No text is changed: neither trimmed nor normalised. */
 #include "data/prompts.h"
 #include "core/file.h"
 #include "io/json.h"

@@ -1,5 +1,6 @@
-/* A bigram table as drafter: see bigram.h. Pairs are kept as 64-bit keys and sorted once; memory is 8 bytes a pair.
- * It is a measure, not a product: nothing here is tuned. */
+/* A bigram table as drafter: see bigram.h. Pairs are kept as 64-bit keys and sorted once; memory is
+ * 8 bytes a pair. It is a measure, not a product: nothing here is tuned, and no command decodes with
+ * it. */
 #include "decode/bigram.h"
 #include "core/arena.h"
 #include <stdlib.h>

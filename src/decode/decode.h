@@ -3,7 +3,7 @@
  * Greedy speculative text equals plain text token for token: both ways share the prefill schedule and the row-exact kernels.
  * End tokens and limits act inside accepted drafts. The last tokens of a context are decoded with shorter blocks, then plainly.
  * A round = one draft + one verify: it commits the accepted drafts and one bonus token. tau counts committed tokens before trimming
- * at an end or limit; rounds without a draft are left out (DESIGN.md 2). */
+ * at an end or limit; rounds without a draft are left out. */
 #ifndef DECODE_DECODE_H
 #define DECODE_DECODE_H
 #include "model/drafter.h"

@@ -1,4 +1,4 @@
-/* The mask and score language: text → checked, typed program (DESIGN.md 5.1; docs/LANGUAGE.md).
+/* The mask and score language: text → checked, typed program (docs/LANGUAGE.md).
  *
  * A program is an expression over b, h, q, kv (64-bit integers), captured scalars and captured arrays. Compiling looks
  * at names and types only: values, extents and lengths are bound per run (expr_env), so a new length compiles nothing.

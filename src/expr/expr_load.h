@@ -1,4 +1,6 @@
-/* Reading one element of a captured array: bounds, place, conversion. Private to this folder. */
+/* Reading one element of a captured array: bounds, place, conversion. Private to this folder.
+ * Shared by the definition and the tile interpreter, so that both see the same elements; an index
+ * that leaves the array gives 0, and the caller raises the flag. */
 #ifndef EXPR_EXPR_LOAD_H
 #define EXPR_EXPR_LOAD_H
 #include "expr/ir.h"

@@ -1,5 +1,6 @@
 /* What interval analysis keeps per binding: the bound program, its affine forms, ranges of arrays.
- * Private to this folder; the public face is interval.h. */
+ * Private to this folder; the public face is interval.h. Tables refer to the captured arrays and copy
+ * none of them. */
 #ifndef EXPR_INTERVAL_TABLES_H
 #define EXPR_INTERVAL_TABLES_H
 #include "expr/affine.h"

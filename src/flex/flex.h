@@ -1,4 +1,4 @@
-/* Flex attention on one device: problem → plan → run (DESIGN.md 5.2, 5.4).
+/* Flex attention on one device: problem → plan → run.
  *
  * score = scale * q·k → mask (-inf) → softmax (fp32) → · v. LSE is the natural log, fp32. A row that sees nothing gives output 0,
  * LSE -inf and zero gradients; keys hidden by the mask are never multiplied. GQA: query head h reads kv head h / (Hq/Hkv).

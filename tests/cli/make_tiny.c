@@ -1,4 +1,5 @@
-/* Writes the tiny target of tests/support/chat_gguf.h to a file, for test scripts: make_tiny OUT.gguf [SEED].
+/* Writes the tiny target of tests/support/chat_gguf.h to a file, for test scripts:
+ * make_tiny OUT.gguf [SEED]. The same seed gives the same bytes everywhere.
  * It is a tool of the tests, not a test. */
 #include "support/chat_gguf.h"
 #include <stdlib.h>

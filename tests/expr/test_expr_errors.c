@@ -1,4 +1,6 @@
-/* Golden messages of the compiler: line, column, sentence with a hint, the text and its caret. */
+/* Golden messages of the compiler: line, column, sentence with a hint, the text and its caret.
+ * The whole message is compared, so a change of wording shows here and is made on purpose. What valid
+ * text means is tested in test_expr_meaning.c. */
 #include <stdarg.h>
 #include <stddef.h>
 #include <setjmp.h>

@@ -146,7 +146,7 @@ static inline double fixture_distance(const fixture *f, const char *name, const 
     return far;
 }
 
-/* Labels and weights of a row over the fixture's context, as dflash.md 2.3 states them. */
+/* Labels and weights of a row over the fixture's context, as docs/NUMERICS.md states them. */
 static inline void fixture_labels(const fixture *f, const drafter_row *r, int32_t *label,
                                   float *weight) {
     const int64_t bs = f->cfg.block_size;

@@ -246,7 +246,7 @@ static void b39_every_tensor_is_accounted_for(void **s) {
 
 static void taps_follow_the_formula(void **s) {
     (void)s;
-    /* The known configs of dflash.md 1.4. */
+    /* Configs of published drafters. */
     static const struct {
         int64_t layers;
         int n;

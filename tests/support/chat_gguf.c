@@ -1,5 +1,6 @@
-/* A tiny Llama target as a GGUF file: see chat_gguf.h. Written by hand, byte by byte, so that the reader under
- * test meets a writer that shares no code with it. Tensor data is aligned to 32 bytes, the format's default. */
+/* A tiny Llama target as a GGUF file: see chat_gguf.h. Written by hand, byte by byte, so that the
+ * reader under test meets a writer that shares no code with it. Tensor data is aligned to 32 bytes,
+ * the format's default. */
 #include "support/chat_gguf.h"
 #include "core/rng.h"
 #include <stdio.h>

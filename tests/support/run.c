@@ -1,4 +1,6 @@
-/* Runs the program under test: see run.h. Output goes through a temporary file, so a child that prints a lot cannot block. */
+/* Runs the program under test: see run.h. Output goes through a temporary file, so a child that prints
+ * a lot cannot block. A child that a signal ends has the code 128 + signal. There is no time limit here:
+ * the test runner has one. */
 #include "support/run.h"
 #include <errno.h>
 #include <signal.h>
