@@ -180,6 +180,57 @@ static void minima_and_maxima(void **state) {
     exact("grid[q, kv] < 430", 20, 30);
 }
 
+/* The extremes of a slice are the array's own, for slices of any place and size. */
+static void slices_are_exact(void **state) {
+    (void)state;
+    enum { LONG = 5000 };
+    static setting s;
+    static int64_t wide[LONG];
+    static int16_t small[LONG];
+    static float real[LONG];
+    static const char *const texts[] = {
+        "doc[kv] >= n && doc[kv] <= w && first[kv] >= n && first[kv] <= w && bias[kv] >= n && bias[kv] <= w",
+        "doc[kv] > n",
+        "doc[kv] < w",
+        "first[kv] > n",
+        "first[kv] < w",
+        "bias[kv] > n",
+        "bias[kv] < w"};
+    arena *a;
+    seed(&s);
+    make_setting(&s);
+    assert_int_equal(arena_create(&a, "test", 0), ERR_OK);
+    for (int i = 0; i < LONG; i++) {
+        small[i] = (int16_t)(draw(&s, 60000) - 30000);
+        wide[i] = small[i], real[i] = small[i]; /* exact in all three types */
+    }
+    s.v[4] = (expr_value){.type = DT_I64, .dim = {LONG}, .data = wide};
+    s.v[7] = (expr_value){.type = DT_I16, .dim = {LONG}, .data = small};
+    s.v[10] = (expr_value){.type = DT_F32, .dim = {LONG}, .data = real};
+    arena_mark mark = arena_get_mark(a);
+    for (int round = 0; round < 300; round++) {
+        int64_t from = draw(&s, LONG), size = 1 + draw(&s, draw(&s, 2) ? 200 : LONG);
+        int64_t to = from + size <= LONG ? from + size - 1 : LONG - 1;
+        interval_box x = {0, 0, 0, 0, 0, 0, from, to};
+        s.v[3].scalar.i = s.v[2].scalar.i = wide[from];
+        for (int64_t i = from; i <= to; i++) {
+            if (wide[i] < s.v[3].scalar.i) s.v[3].scalar.i = wide[i];
+            if (wide[i] > s.v[2].scalar.i) s.v[2].scalar.i = wide[i];
+        }
+        for (size_t i = 0; i < sizeof texts / sizeof *texts; i++) {
+            interval_tables *t;
+            expr *e = compile(texts[i]);
+            assert_int_equal(interval_tables_create(&t, e, &s.env, a), ERR_OK);
+            int all = interval_classify(e, &s.env, t, &x, NULL) == INTERVAL_ALL;
+            if (all != (i == 0))
+                fail_msg("%s at %lld..%lld", texts[i], (long long)from, (long long)to);
+            expr_free(e);
+            arena_reset(a, mark);
+        }
+    }
+    arena_destroy(a);
+}
+
 /* The mask of a drafter, its own-block term and its context term. Not exact in every box: the two
  * conditions of the context term may be undecided together. What has to be: sound, and decided nearly always. */
 static void dflash(void **state) {
@@ -308,13 +359,18 @@ static void ends_of_64_bits(void **state) {
     seed(&s);
     make_setting(&s);
     /* Wrapping makes these false or true somewhere: nothing may be claimed. */
-    CASES(&s, {"q + 9223372036854775807 > 0", 0, 1, 0, 0, INTERVAL_MIXED, 0},
-          {"q + 9223372036854775807 > q", 0, 1, 0, 0, INTERVAL_MIXED, 0},
-          {"q * 4611686018427387904 >= 0", 0, 3, 0, 0, INTERVAL_MIXED, 0},
-          {"q > kv - 1", INT64_MIN, INT64_MIN + 1, INT64_MIN, INT64_MIN + 1, INTERVAL_MIXED, 0},
-          {"q >= kv", INT64_MAX - 1, INT64_MAX, INT64_MIN, INT64_MIN + 1, INTERVAL_ALL, 0},
-          {"abs(q) >= 0", INT64_MIN, 5, 0, 0, INTERVAL_MIXED, 0},
-          {"q // -1 < 0", INT64_MIN, 5, 0, 0, INTERVAL_MIXED, 0});
+    CASES(
+        &s, {"q + 9223372036854775807 > 0", 0, 1, 0, 0, INTERVAL_MIXED, 0},
+        {"q + 9223372036854775807 > q", 0, 1, 0, 0, INTERVAL_MIXED, 0},
+        {"q * 4611686018427387904 >= 0", 0, 3, 0, 0, INTERVAL_MIXED, 0},
+        {"q > kv - 1", INT64_MIN, INT64_MIN + 1, INT64_MIN, INT64_MIN + 1, INTERVAL_MIXED, 0},
+        {"q >= kv", INT64_MAX - 1, INT64_MAX, INT64_MIN, INT64_MIN + 1, INTERVAL_ALL, 0},
+        {"q * 4611686018427387904 // 4611686018427387904 == q", 0, 3, 0, 0, INTERVAL_MIXED, 0},
+        {"(2 * q + 9223372036854775806) // 2 == q + 4611686018427387903", 0, 3, 0, 0,
+         INTERVAL_MIXED, 0},
+        {"(q * 3074457345618258603 + 1) % 3074457345618258603 == 1", 0, 3, 0, 0, INTERVAL_MIXED, 0},
+        {"abs(q) >= 0", INT64_MIN, 5, 0, 0, INTERVAL_MIXED, 0},
+        {"q // -1 < 0", INT64_MIN, 5, 0, 0, INTERVAL_MIXED, 0});
     s.env.q0 = INT64_MAX - 3;
     CASES(&s, {"q > 0", 0, 9, 0, 0, INTERVAL_MIXED, 1}, {"q > 0", 0, 3, 0, 0, INTERVAL_ALL, 0});
 }
@@ -375,6 +431,7 @@ int main(void) {
         cmocka_unit_test(documents),
         cmocka_unit_test(prefix_and_blocks),
         cmocka_unit_test(minima_and_maxima),
+        cmocka_unit_test(slices_are_exact),
         cmocka_unit_test(dflash),
         cmocka_unit_test(guards_prove_loads),
         cmocka_unit_test(relations),
