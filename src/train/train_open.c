@@ -76,6 +76,7 @@ static err set_numbers(train *t) {
     t->run = recipe_text(r, RECIPE_run_out);
     t->seed = recipe_int(r, RECIPE_run_seed);
     t->anchor_limit = recipe_int(r, RECIPE_anchors_per_document);
+    t->tokens_per_row = recipe_int(r, RECIPE_run_tokens_per_row);
     t->tokens_per_step = recipe_int(r, RECIPE_run_tokens_per_step);
     t->epochs = recipe_int(r, RECIPE_run_max_updates) ? 0 : recipe_int(r, RECIPE_run_epochs);
     t->rate = (schedule){.peak = recipe_real(r, RECIPE_optimizer_lr),
@@ -107,8 +108,7 @@ static err open_run(train *t) {
     TRY(train__make_plan(t));
     t->rate.updates = t->plan.updates;
     if (t->opt.plan_only) return ERR_OK;
-    TRY(data_stream_open(&t->stream, t->data, t->seed,
-                         recipe_int(t->r, RECIPE_run_tokens_per_row)));
+    TRY(data_stream_open(&t->stream, t->data, t->seed, t->tokens_per_row));
     TRY(train__take_memory(t));
     labels_decay(recipe_real(t->r, RECIPE_loss_gamma), c.block_size, t->step.decay);
     return train__begin(t);

@@ -25,7 +25,7 @@ struct train {
     data_stream *stream;
     drafter_layout l;
     schedule rate;
-    int64_t anchor_limit, tokens_per_step, seed;
+    int64_t anchor_limit, tokens_per_step, tokens_per_row, seed;
     int64_t epochs; /* 0: updates decide */
     evaluate_set prompts;
     train_plan plan;
@@ -62,6 +62,10 @@ typedef struct train__update {
     int bad;
 } train__update;
 MUST_CHECK err train__one_update(train *t, train__update *u);
+/* Whether an update that holds so many rows and context tokens is whole: another full row would not fit. */
+static inline int train__update_is_whole(const train *t, int64_t rows, int64_t tokens) {
+    return rows > 0 && tokens + t->tokens_per_row > t->tokens_per_step;
+}
 /* Whether the stream stands past the last epoch. */
 static inline int train__data_spent(const train *t, data_cursor c) {
     return t->epochs > 0 && c.epoch >= t->epochs;

@@ -14,8 +14,9 @@
 /* ---- counting rows ---- */
 
 typedef struct count {
-    int64_t updates, in_update; /* whole updates so far; context tokens of the one that is open */
-    int64_t rows, tokens;       /* of the first epoch */
+    int64_t updates;                /* whole ones so far */
+    int64_t open_rows, open_tokens; /* of the one that is open */
+    int64_t rows, tokens;           /* of the first epoch */
     int64_t noise_rows, loss_rows;
     double epoch_flops;
 } count;
@@ -40,10 +41,11 @@ static void count_row(train *t, count *k, const data_row *row, int64_t epoch) {
     if (row->n > t->plan.max_row_tokens) t->plan.max_row_tokens = row->n;
     if (row->docs > t->max_row_docs) t->max_row_docs = row->docs;
     if (anchors > t->plan.max_row_anchors) t->plan.max_row_anchors = anchors;
-    k->in_update += row->n;
-    if (k->in_update >= t->tokens_per_step) {
+    k->open_tokens += row->n;
+    k->open_rows++;
+    if (train__update_is_whole(t, k->open_rows, k->open_tokens)) {
         k->updates++;
-        k->in_update = 0;
+        k->open_tokens = k->open_rows = 0;
     }
     if (epoch > 0) return;
     k->rows++;
@@ -55,7 +57,7 @@ static err count_updates(train *t, int64_t max_updates) {
     data_stream *s = NULL;
     const data_row *row = NULL;
     count k = {0};
-    TRY(data_stream_open(&s, t->data, t->seed, recipe_int(t->r, RECIPE_run_tokens_per_row)));
+    TRY(data_stream_open(&s, t->data, t->seed, t->tokens_per_row));
     err e = ERR_OK;
     for (;;) {
         const int64_t epoch = data_stream_tell(s).epoch;
@@ -67,7 +69,7 @@ static err count_updates(train *t, int64_t max_updates) {
     }
     data_stream_close(s);
     /* What is left at the end of the last epoch is an update of its own. */
-    t->plan.updates = max_updates ? max_updates : k.updates + (k.in_update > 0);
+    t->plan.updates = max_updates ? max_updates : k.updates + (k.open_rows > 0);
     t->plan.rows_per_epoch = k.rows;
     t->plan.tokens_per_epoch = k.tokens;
     t->plan.flops_per_epoch = k.epoch_flops;
@@ -171,7 +173,7 @@ err train_plan_text(const train *t, str *out) {
     TRY(str_printf(out, "rows      %s per epoch, at most %s tokens and %s anchors\n",
                    str_thousands(p->rows_per_epoch, a), str_thousands(p->max_row_tokens, b),
                    str_thousands(p->max_row_anchors, d)));
-    TRY(str_printf(out, "updates   %s of %s tokens\n", str_thousands(p->updates, a),
+    TRY(str_printf(out, "updates   %s of up to %s tokens\n", str_thousands(p->updates, a),
                    str_thousands(t->tokens_per_step, b)));
     TRY(str_printf(out, "work      %.3g FLOP per epoch", p->flops_per_epoch));
     if (p->seconds_estimate > 0)

@@ -1,4 +1,4 @@
-/* One update: rows until the token budget is reached, one division by the sum of weights, one step of AdamW.
+/* One update: as many rows as fit the token budget, one division by the sum of weights, one step of AdamW.
  *
  * The gradient of every row adds to one buffer, in row order; numerator and denominator of the loss are summed likewise, so an
  * update does not care how its tokens were cut into rows' workspaces. An update whose loss or gradient is not finite
@@ -13,7 +13,7 @@
 static err gather(train *t, step_sums *sums) {
     const data_row *row = NULL;
     memset(t->grads, 0, (size_t)t->l.total * sizeof *t->grads);
-    while (sums->tokens < t->tokens_per_step) {
+    while (!train__update_is_whole(t, sums->rows, sums->tokens)) {
         const data_cursor c = data_stream_tell(t->stream);
         if (train__data_spent(t, c)) break;
         TRY(data_stream_next(t->stream, &row));
