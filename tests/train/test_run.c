@@ -86,8 +86,8 @@ static void b44_runs_repeat_and_do_not_depend_on_threads(void **s) {
 
 typedef struct watched {
     train *t;
-    train_memory_counts at[16];
-    double loss[16];
+    train_memory_counts at[64];
+    double loss[64];
     int64_t seen;
 } watched;
 static void watch(void *ctx, const train_progress *p) {
@@ -138,7 +138,7 @@ static void plan_counts_what_the_run_does(void **s) {
     assert_ok(tiny_run_open(&d, two, &(train_options){.plan_only = 1}, &r, &t));
     const train_plan p = *train_get_plan(t);
     assert_int_equal(p.documents, 24);
-    assert_true(p.updates > 4 && p.updates < 16);
+    assert_true(p.updates > 4 && p.updates < 2 * p.rows_per_epoch && p.updates < 64);
     assert_true(p.tokens_per_epoch == p.tokens && p.supervised < p.tokens);
     assert_true(p.seconds_estimate > 0 && p.flops_per_epoch > 0);
     assert_non_null(strstr(p.preview, "blue"));
