@@ -143,12 +143,13 @@ static err run_drafter(job *j, double gamma, int backward) {
                       .n_anchors = j->in.n_anchors,
                       .anchor = j->in.anchor,
                       .taps = j->tap_values};
-    drafter_acts *acts;
+    drafter_acts *acts = NULL;
     float *hidden, *features, *d_hidden;
     TRY(arena_alloc(j->mem, (size_t)(rows * h), sizeof *hidden, &hidden));
     TRY(arena_alloc(j->mem, (size_t)(rows * h), sizeof *d_hidden, &d_hidden));
     TRY(arena_alloc(j->mem, (size_t)(r->n * h), sizeof *features, &features));
-    TRY(drafter_forward(&j->layout, j->params, j->t, j->d, &dr, hidden, features, &acts, j->mem));
+    TRY(drafter_forward(&j->layout, j->params, j->t, j->d, &dr, hidden, features,
+                        backward ? &acts : NULL, j->mem));
     TRY(put(j, "features", 2, (int64_t[]){r->n, h}, features));
     TRY(put(j, "hidden", 2, (int64_t[]){rows, h}, hidden));
     TRY(loss_and_gradient(j, hidden, gamma, d_hidden));
