@@ -19,8 +19,8 @@ typedef struct checkpoint_state {
     int64_t best_update;  /* -1: none */
     int finished;
     char target_digest[33], data_digest[33], held_digest[33];
-    char blas[256];
-    str recipe; /* canonical text; freed by checkpoint_state_free */
+    char blas[256]; /* what computed it: matrix library and instruction set */
+    str recipe;     /* canonical text; freed by checkpoint_state_free */
 } checkpoint_state;
 void checkpoint_state_free(checkpoint_state *s);
 

@@ -43,7 +43,8 @@ static err describe(const train *t, checkpoint_state *s) {
     target_digest(t->t, s->target_digest);
     data_digest(t->data, s->data_digest);
     if (t->held) data_digest(t->held, s->held_digest);
-    snprintf(s->blas, sizeof s->blas, "%s", dev_blas_path(t->d));
+    snprintf(s->blas, sizeof s->blas, "%s, %s", dev_blas_path(t->d),
+             dev_isa_name(dev_get_isa(t->d)));
     return recipe_canonical(t->r, &s->recipe);
 }
 
@@ -102,8 +103,9 @@ static err resume(train *t, const char *found) {
         t->at.recipe = recipe_text_now;
         memcpy(t->at.blas, blas, sizeof blas);
         t->opt_state.steps = t->at.adam_steps;
-        log_info("continuing %s at update %" PRId64 " of %" PRId64, t->run, t->at.update,
-                 t->at.updates);
+        if (!t->opt.quiet)
+            log_info("continuing %s at update %" PRId64 " of %" PRId64, t->run, t->at.update,
+                     t->at.updates);
     } else {
         checkpoint_state_free(&saved);
     }
