@@ -50,8 +50,9 @@ archives = $(foreach f,$(highfirst),$(if $(filter $f,$(present)),$(if $(filter $
 # ---- flags --------------------------------------------------------------------------------------
 PACKAGES := jansson yaml-0.1 libpcre2-8 libutf8proc libzstd libxxhash libpng
 ifneq ($(filter-out setup clean help demo-model format,$(or $(MAKECMDGOALS),all)),)
-ifneq ($(shell $(PKGCONFIG) --exists $(PACKAGES) cmocka 2>/dev/null && echo yes),yes)
-$(error Libraries are missing: $(shell $(PKGCONFIG) --print-errors --exists $(PACKAGES) cmocka 2>&1 | sed -n "s/.*'\(.*\)'.* found/\1/p") $(shell command -v $(PKGCONFIG) >/dev/null 2>&1 || echo $(PKGCONFIG)); run 'make setup' first)
+absent := $(shell for p in $(PACKAGES) cmocka; do $(PKGCONFIG) --exists $$p 2>/dev/null || printf '%s ' $$p; done)
+ifneq ($(absent),)
+$(error $(if $(shell command -v $(PKGCONFIG)),Libraries are missing: $(absent),$(PKGCONFIG) is missing); run 'make setup' first)
 endif
 PKG_CFLAGS := $(shell $(PKGCONFIG) --cflags $(PACKAGES))
 PKG_LIBS   := $(shell $(PKGCONFIG) --libs $(PACKAGES))
