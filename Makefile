@@ -93,12 +93,13 @@ all_objs     := $(sources:%.c=$(BUILD)/obj/%.o) $(support_objs) $(test_sources:%
 .DEFAULT_GOAL := all
 .DELETE_ON_ERROR:
 .SECONDARY:
-.PHONY: all lib tests help setup demo demo-model test test-asan test-tsan lint format fuzz fuzz-build \
+.PHONY: all lib tests benches help setup demo demo-model test test-asan test-tsan lint format fuzz fuzz-build \
         bench bundle bundle-check install kernels-check clean FORCE
 
 all: lib $(program) ## the program and the archives (default)
 lib: $(libs)        ## the archives build/lib/libFOLDER.a
 tests: $(test_bins) ## all test programs, not run
+benches: $(bench_bins)
 
 # Objects depend on this file, which changes only when the compiler or its flags do.
 $(BUILD)/flags: FORCE
