@@ -80,13 +80,22 @@ err file_write_fd(int fd, const void *data, size_t n, const char *path) {
     return ERR_OK;
 }
 
-/* Opens a file for reading and gives its size; folders are refused here, where the name is known. */
+static err no_path(void) { return err_set(ERR_IO, "an empty path names no file; give one"); }
+
+/* Opens a file for reading and gives its size. Folders are refused here, where the name is known, and
+ * devices, which may never end; pipes and terminals pass. */
 static err open_read(const char *path, int *fd, struct stat *st) {
+    if (!*path) return no_path();
     *fd = open(path, O_RDONLY | O_CLOEXEC);
     if (*fd < 0) return err_errno("%s cannot be opened", path);
-    if (fstat(*fd, st) == 0 && !S_ISDIR(st->st_mode)) return ERR_OK;
-    err e = S_ISDIR(st->st_mode) ? err_set(ERR_IO, "%s is a folder, a file is needed", path)
-                                 : err_errno("%s cannot be examined", path);
+    err e = ERR_OK;
+    if (fstat(*fd, st) != 0)
+        e = err_errno("%s cannot be examined", path);
+    else if (S_ISDIR(st->st_mode))
+        e = err_set(ERR_IO, "%s is a folder, a file is needed", path);
+    else if (S_ISBLK(st->st_mode) || (S_ISCHR(st->st_mode) && !isatty(*fd)))
+        e = err_set(ERR_IO, "%s is a device, a file is needed", path);
+    if (!e) return ERR_OK;
     close(*fd);
     *fd = -1;
     return e;
@@ -155,22 +164,31 @@ struct file_writer {
     char buffer[BUFFER];
 };
 
+/* Where the bytes are to stand at last: path, or the file that it links to, which the rename must not
+ * cut off from its link. What is no regular file (a device, a pipe, a folder) would be replaced by one. */
+static err destination(const char *path, char out[PATH_MAX]) {
+    struct stat st;
+    if (!*path) return no_path();
+    if (strlen(path) >= PATH_MAX)
+        return err_set(ERR_RANGE, "the path %.60s... is longer than the system takes", path);
+    memcpy(out, path, strlen(path) + 1);
+    if (lstat(path, &st) != 0) return ERR_OK; /* not there; creating it will tell of other causes */
+    if (S_ISLNK(st.st_mode) && !realpath(path, out))
+        return err_errno("%s is a link that cannot be followed", path);
+    if (S_ISLNK(st.st_mode) && stat(out, &st) != 0) return err_errno("%s cannot be examined", path);
+    if (S_ISREG(st.st_mode)) return ERR_OK;
+    return err_set(ERR_IO, "%s is %s; a file is to be written there", path,
+                   S_ISDIR(st.st_mode) ? "a folder" : "no regular file and would be replaced");
+}
+
 err file_writer_open(file_writer **out, const char *path) {
     *out = NULL;
     file_writer *w;
     TRY(mem_new(1, sizeof *w, &w));
     err e;
-    if (strlen(path) >= sizeof w->path) {
-        e = err_set(ERR_RANGE, "the path %.60s... is longer than the system takes", path);
-        goto failed;
-    }
-    memcpy(w->path, path, strlen(path) + 1);
-    if (file_is_dir(path)) {
-        e = err_set(ERR_IO, "%s is a folder, a file is to be written there", path);
-        goto failed;
-    }
+    TRY_GOTO(destination(path, w->path), failed);
     do {
-        TRY_GOTO(file__temporary(w->tmp, sizeof w->tmp, path), failed);
+        TRY_GOTO(file__temporary(w->tmp, sizeof w->tmp, w->path), failed);
         w->fd = open(w->tmp, O_WRONLY | O_CREAT | O_EXCL | O_CLOEXEC, 0666);
     } while (w->fd < 0 && errno == EEXIST);
     if (w->fd < 0) {

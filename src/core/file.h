@@ -22,7 +22,8 @@ void file_map_close(file_map *m);
 MUST_CHECK err file_read(const char *path, char **data, size_t *size);
 
 typedef struct file_writer file_writer;
-MUST_CHECK err file_writer_open(file_writer **out, const char *path);  /* writes beside path */
+/* Writes beside path, or beside the file that it links to. Only a regular file is ever replaced. */
+MUST_CHECK err file_writer_open(file_writer **out, const char *path);
 MUST_CHECK err file_write(file_writer *w, const void *data, size_t n); /* buffered */
 MUST_CHECK err file_printf(file_writer *w, const char *fmt, ...) PRINTF_LIKE(2, 3);
 MUST_CHECK err

@@ -131,6 +131,42 @@ static void publishing_is_all_or_nothing(void **state) {
     assert_int_equal(file_writer_open(&w, dir), ERR_IO);
 }
 
+static void only_regular_files_are_replaced(void **state) {
+    (void)state;
+    struct stat st;
+    file_writer *w = NULL;
+    assert_int_equal(mkfifo(at("pipe"), 0600), 0);
+    assert_int_equal(put(at("pipe"), "text"), ERR_IO);
+    assert_non_null(strstr(err_text(), "no regular file"));
+    assert_true(lstat(at("pipe"), &st) == 0 && S_ISFIFO(st.st_mode));
+    assert_int_equal(file_writer_open(&w, "/dev/full"), ERR_IO);
+    assert_null(w);
+    assert_int_equal(put(at("real"), "old"), ERR_OK);
+    assert_int_equal(symlink("real", at("link")), 0);
+    assert_int_equal(put(at("link"), "new"), ERR_OK);
+    holds(at("real"), "new");
+    assert_true(lstat(at("link"), &st) == 0 && S_ISLNK(st.st_mode));
+    assert_int_equal(symlink("nowhere/at/all", at("broken")), 0);
+    assert_int_equal(put(at("broken"), "x"), ERR_IO);
+    assert_non_null(strstr(err_text(), "link"));
+    assert_int_equal(put("", "x"), ERR_IO);
+    assert_non_null(strstr(err_text(), "empty path"));
+    assert_int_equal(count_entries(dir), 4);
+}
+
+/* A device may give bytes without end; its name is no reason to fill the memory. */
+static void devices_are_not_read(void **state) {
+    (void)state;
+    char *data;
+    size_t n;
+    char digest[33];
+    assert_int_equal(file_read("/dev/zero", &data, &n), ERR_IO);
+    assert_non_null(strstr(err_text(), "/dev/zero is a device"));
+    assert_int_equal(file_hash("/dev/zero", digest), ERR_IO);
+    assert_int_equal(file_read("", &data, &n), ERR_IO);
+    assert_non_null(strstr(err_text(), "empty path"));
+}
+
 static void folders(void **state) {
     (void)state;
     char tmp[512];
@@ -341,6 +377,8 @@ int main(int argc, char **argv) {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test_setup_teardown(read_and_map, set_up, tear_down),
         cmocka_unit_test_setup_teardown(publishing_is_all_or_nothing, set_up, tear_down),
+        cmocka_unit_test_setup_teardown(only_regular_files_are_replaced, set_up, tear_down),
+        cmocka_unit_test_setup_teardown(devices_are_not_read, set_up, tear_down),
         cmocka_unit_test_setup_teardown(folders, set_up, tear_down),
         cmocka_unit_test_setup_teardown(lists_are_sorted, set_up, tear_down),
         cmocka_unit_test_setup_teardown(locks, set_up, tear_down),
