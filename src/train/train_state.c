@@ -135,8 +135,24 @@ static err own_folder(train *t) {
         return err_context(e, "run folder %s is in use: ", t->run);
     }
     TRY(file_sweep(t->run));
-    TRY(file_join(path, sizeof path, t->run, "checkpoints"));
-    return file_is_dir(path) ? file_sweep(path) : ERR_OK;
+    for (int i = 0; i < 2; i++) {
+        TRY(file_join(path, sizeof path, t->run, i ? "drafter" : "checkpoints"));
+        if (file_is_dir(path)) TRY(file_sweep(path));
+    }
+    return ERR_OK;
+}
+
+/* What follows from the checkpoint just written or read: the best one's name, the export, and room. */
+static err publish(const train *t) {
+    char path[PATH], name[64];
+    if (t->at.best_update >= 0) {
+        const int n =
+            snprintf(name, sizeof name, "checkpoints/step-%08" PRId64 "\n", t->at.best_update);
+        TRY(write_text(t->run, "best", name, (size_t)n));
+    }
+    TRY(file_join(path, sizeof path, t->run, "drafter"));
+    TRY(drafter_save(&t->l, t->params, DT_BF16, path));
+    return checkpoint_prune(t->run, recipe_int(t->r, RECIPE_run_keep), t->at.best_update);
 }
 
 err train__begin(train *t) {
@@ -159,7 +175,8 @@ err train__begin(train *t) {
     TRY(row_open(&t->rows, path));
     t->first_update = t->at.update;
     t->unmoved = train__count_unmoved(t);
-    return ERR_OK;
+    /* The run may have ended between its last checkpoint and what follows from it. */
+    return update >= 0 ? publish(t) : ERR_OK;
 }
 
 /* ---- saving ---- */
@@ -175,17 +192,9 @@ int64_t train__count_unmoved(const train *t) {
 }
 
 err train__save(train *t) {
-    char path[PATH], name[64];
     const checkpoint_buffers b = {&t->l, t->params, t->opt_state.m, t->opt_state.v};
     t->at.adam_steps = t->opt_state.steps;
     t->at.cursor = data_stream_tell(t->stream);
     TRY(checkpoint_save(t->run, &t->at, &b));
-    if (t->at.best_update >= 0) {
-        const int n =
-            snprintf(name, sizeof name, "checkpoints/step-%08" PRId64 "\n", t->at.best_update);
-        TRY(write_text(t->run, "best", name, (size_t)n));
-    }
-    TRY(file_join(path, sizeof path, t->run, "drafter"));
-    TRY(drafter_save(&t->l, t->params, DT_BF16, path));
-    return checkpoint_prune(t->run, recipe_int(t->r, RECIPE_run_keep), t->at.best_update);
+    return publish(t);
 }

@@ -93,10 +93,36 @@ static int tear_down(void **state) {
     return 0;
 }
 
+/* Nothing half-written is left in a folder of a run. */
+static void no_leavings(shared *s, const char *out, const char *sub) {
+    char **names = NULL, dir[96];
+    int n = 0;
+    snprintf(dir, sizeof dir, "%s/%s", out, sub);
+    assert_ok(file_list(files_at(&s->d, dir), &names, &n));
+    for (int i = 0; i < n; i++)
+        if (!strncmp(names[i], ".tmp-", 5)) fail_msg("%s holds %s", dir, names[i]);
+    file_names_free(names, n);
+}
+
+/* The same weights, moments and export; the export of the last checkpoint is the one beside it, and
+ * `best` names the same one. */
 static void same_end(shared *s, const char *out) {
-    char now[128];
+    char now[128], path[200], digest[33], *a = NULL, *b = NULL;
+    size_t n = 0;
     tiny_run_digest(&s->d, out, UPDATES, now);
     assert_string_equal(now, s->whole);
+    snprintf(path, sizeof path, "%s/drafter/model.safetensors", out);
+    assert_ok(file_hash(files_at(&s->d, path), digest));
+    assert_string_equal(digest, now + strlen(now) - 32);
+    snprintf(path, sizeof path, "%s/best", out);
+    assert_ok(file_read(files_at(&s->d, "whole/best"), &a, &n));
+    assert_ok(file_read(files_at(&s->d, path), &b, &n));
+    assert_string_equal(a, b);
+    mem_free(a);
+    mem_free(b);
+    no_leavings(s, out, "");
+    no_leavings(s, out, "checkpoints");
+    no_leavings(s, out, "drafter");
 }
 
 /* Removes the fields that a clock filled. */
@@ -198,13 +224,35 @@ static void kills_inside_write_sync_and_rename(void **state) {
         assert_true(killed >= 4);
         assert_int_equal(run_child(s->d.path, stages[k], "0", NULL, "run.checkpoint_every=5"), 0);
         same_end(s, stages[k]);
-        /* Nothing half-written is left. */
-        char **names = NULL, dir[64];
-        int n = 0;
-        snprintf(dir, sizeof dir, "%s/checkpoints", stages[k]);
-        assert_ok(file_list(files_at(&s->d, dir), &names, &n));
-        for (int i = 0; i < n; i++) assert_true(strncmp(names[i], "step-", 5) == 0);
-        file_names_free(names, n);
+    }
+}
+
+static int killed_at_rename(shared *s, const char *out, int at) {
+    char stage[32];
+    snprintf(stage, sizeof stage, "rename:%d", at);
+    assert_ok(file_remove_tree(files_at(&s->d, out)));
+    const int code = run_child(s->d.path, out, "0", stage, "run.checkpoint_every=1000");
+    assert_true(code == 0 || code == 1000 + SIGKILL);
+    return code != 0;
+}
+
+/* The last save of a run has no later one to mend it: a kill at each of its renames, also after the
+ * checkpoint's own, is followed by a start that has nothing left to train. */
+static void kills_inside_the_last_save(void **state) {
+    shared *s = *state;
+    int last = 1, beyond = 256;
+    while (beyond - last > 1) { /* rename number `last` happens, number `beyond` does not */
+        const int mid = (last + beyond) / 2;
+        if (killed_at_rename(s, "last", mid))
+            last = mid;
+        else
+            beyond = mid;
+    }
+    assert_true(last > 10);
+    for (int i = 0; i < 10; i++) {
+        assert_true(killed_at_rename(s, "last", last - i));
+        assert_int_equal(run_child(s->d.path, "last", "0", NULL, "run.checkpoint_every=1000"), 0);
+        same_end(s, "last");
     }
 }
 
@@ -301,6 +349,7 @@ int main(int argc, char **argv) {
         cmocka_unit_test(b40_fifty_and_fifty_equal_a_hundred),
         cmocka_unit_test(twenty_kills_at_random_moments),
         cmocka_unit_test(kills_inside_write_sync_and_rename),
+        cmocka_unit_test(kills_inside_the_last_save),
         cmocka_unit_test(resume_names_what_changed),
         cmocka_unit_test(a_second_run_in_the_folder_is_refused),
         cmocka_unit_test(a_full_disk_is_told_and_survived),
