@@ -22,7 +22,8 @@ typedef struct flex_problem {
     int64_t batch, q_heads, kv_heads, q_len, kv_len, dim,
         v_dim;               /* dim, v_dim multiples of 8, 8..256 */
     dtype type;              /* of q, k, v: F32 or BF16; outputs are fp32 */
-    float scale;             /* 0: 1/sqrt(dim) */
+    float scale;             /* 0 without zero_scale: 1/sqrt(dim) */
+    int zero_scale;          /* a scale of 0 is meant as it stands */
     const expr *mask;        /* NULL: everything visible. Borrowed for the plan's life */
     const expr_env *env;     /* values of captures; borrowed for the plan's life */
     int32_t tile_q, tile_kv; /* 0: chosen by the plan */

@@ -200,7 +200,7 @@ err flex_plan_create(flex_plan **out, dev *d, const flex_problem *problem, arena
     TRY(arena_alloc(a, 1, sizeof *p, &p));
     p->p = *problem;
     flex_problem *q = &p->p;
-    if (q->scale == 0.0f) q->scale = (float)(1.0 / sqrt((double)q->dim));
+    if (q->scale == 0.0f && !q->zero_scale) q->scale = (float)(1.0 / sqrt((double)q->dim));
     if (!q->tile_q) q->tile_q = DEFAULT_TILE;
     if (!q->tile_kv) q->tile_kv = DEFAULT_TILE;
     p->ops = tileops_get(dev_get_isa(d));

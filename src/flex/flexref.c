@@ -6,13 +6,17 @@
 #include "flex/flex_private.h"
 #include <math.h>
 
+static double factor(const flex_problem *p) {
+    return p->scale != 0.0f || p->zero_scale ? (double)p->scale : 1.0 / sqrt((double)p->dim);
+}
+
 /* s[j] = scale * q·k and seen[j] for one query row; returns the maximum over visible keys, -inf when there is none. */
 static double score_row(const flex_problem *p, flexref_data *x, int64_t b, int64_t h, int64_t i,
                         double *s, char *seen) {
     int64_t S = p->kv_len, D = p->dim, g = p->q_heads / p->kv_heads;
     const double *q = x->q + ((b * p->q_heads + h) * p->q_len + i) * D; /* [D] */
     const double *k = x->k + (b * p->kv_heads + h / g) * S * D;         /* [S, D] */
-    double scale = p->scale != 0.0f ? (double)p->scale : 1.0 / sqrt((double)D), top = -INFINITY;
+    double scale = factor(p), top = -INFINITY;
     for (int64_t j = 0; j < S; j++) {
         int flag = 0;
         seen[j] = (char)(!p->mask || expr_eval_mask(p->mask, p->env, b, h, i, j, &flag));
@@ -52,7 +56,7 @@ static void backward_row(const flex_problem *p, flexref_data *x, int64_t b, int6
                          double *s, char *seen) {
     int64_t S = p->kv_len, D = p->dim, E = p->v_dim, row = (b * p->q_heads + h) * p->q_len + i;
     int64_t kv = b * p->kv_heads + h / (p->q_heads / p->kv_heads);
-    double scale = p->scale != 0.0f ? (double)p->scale : 1.0 / sqrt((double)D);
+    double scale = factor(p);
     const double *q = x->q + row * D, *go = x->d_o + row * E, *o = x->o + row * E;
     double delta = x->d_lse ? -x->d_lse[row] : 0.0;
     for (int64_t d = 0; d < E; d++) delta += go[d] * o[d];

@@ -29,6 +29,7 @@ static flex_problem draw(uint64_t seed, int i) {
                           .v_dim = dims[numbers_below(s, 15, 0, i % 4 == 0 ? 5 : 9)],
                           .type = numbers_below(s, 16, 0, 2) ? DT_BF16 : DT_F32,
                           .scale = numbers_below(s, 17, 0, 3) ? 0.0f : 0.3f,
+                          .zero_scale = numbers_below(s, 20, 0, 4) == 0,
                           .tile_q = tiles[numbers_below(s, 18, 0, 6)],
                           .tile_kv = tiles[numbers_below(s, 19, 0, 6)]};
 }
