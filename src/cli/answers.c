@@ -4,9 +4,12 @@
 #include "cli/answers.h"
 #include "core/file.h"
 #include "io/json.h"
+#include <errno.h>
 #include <fcntl.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/file.h>
+#include <sys/stat.h>
 #include <unistd.h>
 
 struct answers {
@@ -15,6 +18,18 @@ struct answers {
     const char *target;
     int64_t max_new;
 };
+
+/* Whether the row's conversation begins with the prompt's own messages. */
+static int same_prompt(const json_t *row, const prompt *p) {
+    const json_t *list = json_object_get(row, "messages");
+    for (int i = 0; i < p->n; i++) {
+        const json_t *text = json_object_get(json_array_get(list, (size_t)i), "content");
+        if (!json_is_string(text) || json_string_length(text) != p->messages[i].content_len ||
+            memcmp(json_string_value(text), p->messages[i].content, p->messages[i].content_len))
+            return 0;
+    }
+    return 1;
+}
 
 static err check_row(const answers *w, const json_t *row, const prompt *p, int64_t line) {
     const char *id, *target;
@@ -27,6 +42,11 @@ static err check_row(const answers *w, const json_t *row, const prompt *p, int64
             ERR_REFUSED,
             "%s:%lld answers prompt '%s' where '%s' is due: it belongs to other prompts; choose another --out",
             w->path, (long long)line, id, p->id);
+    if (!same_prompt(row, p))
+        return err_set(
+            ERR_REFUSED,
+            "%s:%lld answers another text of prompt '%s' than the one given now; choose another --out",
+            w->path, (long long)line, id);
     if (strcmp(target, w->target) || max_new != w->max_new)
         return err_set(
             ERR_REFUSED,
@@ -57,18 +77,47 @@ static err check_rows(const answers *w, const prompt_set *prompts, const char *d
     return ERR_OK;
 }
 
+/* A cut line is removed only from a file that is ours: its whole rows answer these prompts, and the cut one
+ * begins as a row does. */
+static err remove_cut_row(const answers *w, const char *data, size_t whole, size_t size) {
+    static const char start[] = "{\"id\":";
+    size_t n = size - whole < sizeof start - 1 ? size - whole : sizeof start - 1;
+    if (whole == size) return ERR_OK;
+    if (memcmp(data + whole, start, n))
+        return err_set(ERR_REFUSED,
+                       "%s does not end with a row of answers, so it is left as it is; choose "
+                       "another --out",
+                       w->path);
+    if (ftruncate(w->fd, (off_t)whole))
+        return err_errno("%s could not be shortened to its whole rows", w->path);
+    return ERR_OK;
+}
+
 static err take_existing(answers *w, const prompt_set *prompts, int64_t *done) {
     char *data;
     size_t size;
     TRY(file_read(w->path, &data, &size));
     size_t whole = size;
     while (whole && data[whole - 1] != '\n') whole--;
-    err e = ERR_OK;
-    if (whole < size && ftruncate(w->fd, (off_t)whole))
-        e = err_errno("%s could not be shortened to its whole rows", w->path);
-    if (!e) e = check_rows(w, prompts, data, whole, done);
+    err e = check_rows(w, prompts, data, whole, done);
+    if (!e) e = remove_cut_row(w, data, whole, size);
     mem_free(data);
     return e;
+}
+
+/* Opened for this process alone: two writers would mix their rows. */
+static err open_alone(answers *w) {
+    struct stat st;
+    w->fd = open(w->path, O_RDWR | O_CREAT | O_APPEND | O_CLOEXEC | O_NONBLOCK, 0666);
+    if (w->fd < 0) return err_errno("%s could not be opened for writing", w->path);
+    if (fstat(w->fd, &st) || !S_ISREG(st.st_mode))
+        return err_set(ERR_IO, "%s is no regular file, and answers are continued in one", w->path);
+    if (flock(w->fd, LOCK_EX | LOCK_NB) == 0) return ERR_OK;
+    if (errno == EWOULDBLOCK)
+        return err_set(
+            ERR_REFUSED,
+            "%s is being written by another process; wait for it or choose another --out", w->path);
+    return err_errno("%s cannot be locked", w->path);
 }
 
 err answers_open(answers **out, const char *path, const prompt_set *prompts, const char *target,
@@ -79,9 +128,12 @@ err answers_open(answers **out, const char *path, const prompt_set *prompts, con
     snprintf(w->path, sizeof w->path, "%s", path);
     w->target = target;
     w->max_new = max_new;
-    w->fd = open(path, O_RDWR | O_CREAT | O_APPEND | O_CLOEXEC, 0666);
-    err e = w->fd < 0 ? err_errno("%s could not be opened for writing", path)
-                      : take_existing(w, prompts, done);
+    w->fd = -1;
+    err e = ERR_OK;
+    if (strlen(path) >= sizeof w->path)
+        e = err_set(ERR_RANGE, "the path %.60s... is longer than the system takes", path);
+    if (!e) e = open_alone(w);
+    if (!e) e = take_existing(w, prompts, done);
     if (e) {
         answers_close(w);
         return e;

@@ -6,7 +6,7 @@
 #include "data/prompts.h"
 
 typedef struct answers answers;
-/* Opens or creates path; a cut last line is removed. ERR_REFUSED naming the row when existing rows are not the
+/* Opens or creates path, for this process alone; a cut last line of ours is removed. ERR_REFUSED naming the row when existing rows are not the
  * first answers to these prompts by this target with this limit. done: how many are there. */
 MUST_CHECK err answers_open(answers **out, const char *path, const prompt_set *prompts,
                             const char *target, int64_t max_new, int64_t *done);

@@ -17,6 +17,11 @@ static int mentions(const char *text, const char *name) {
     return 0;
 }
 
+static int is_whole_number(const char *text) {
+    text += *text == '-' || *text == '+';
+    return *text && text[strspn(text, "0123456789")] == 0;
+}
+
 static int find(const captures *c, const char *name, size_t len) {
     for (int i = 0; i < c->n; i++)
         if (strlen(c->decl[i].name) == len && !memcmp(c->decl[i].name, name, len)) return i;
@@ -58,7 +63,7 @@ static err add_array(captures *c, const tensor *t) {
     return ERR_OK;
 }
 
-static err add_scalar(captures *c, const char *let) {
+static err add_scalar(captures *c, const char *text, const char *let) {
     const char *eq = strchr(let, '=');
     double real;
     int64_t whole;
@@ -72,6 +77,8 @@ static err add_scalar(captures *c, const char *let) {
                 &c->copy[c->n])); /* holds the name: scalars have no data to copy */
     name = c->copy[c->n];
     memcpy(name, let, (size_t)(eq - let));
+    if (!mentions(text, name))
+        return err_set(ERR_USAGE, "--let %s: the mask does not use `%s`", let, name);
     c->decl[c->n].name = name;
     c->decl[c->n].type = EXPR_INT;
     if (args_parse_int(eq + 1, &whole)) {
@@ -79,6 +86,8 @@ static err add_scalar(captures *c, const char *let) {
     } else if (!strcmp(eq + 1, "true") || !strcmp(eq + 1, "false")) {
         c->decl[c->n].type = EXPR_BOOL;
         c->value[c->n].scalar.i = eq[1] == 't';
+    } else if (is_whole_number(eq + 1)) { /* as a float it would mean another number */
+        return err_set(ERR_USAGE, "--let %s: the value does not fit 64 bits", let);
     } else if (args_parse_real(eq + 1, &real)) {
         c->decl[c->n].type = EXPR_FLOAT;
         c->value[c->n].scalar.f = (float)real;
@@ -98,7 +107,7 @@ err captures_open(captures *c, const char *text, const st_file *file, const char
         const tensor *t = safetensors_at(file, i);
         if (!is_reserved(t->name) && mentions(text, t->name)) TRY(add_array(c, t));
     }
-    for (int i = 0; i < n_let; i++) TRY(add_scalar(c, let[i]));
+    for (int i = 0; i < n_let; i++) TRY(add_scalar(c, text, let[i]));
     TRY(expr_compile(&c->mask, EXPR_MASK, text, c->decl, c->n));
     c->env.values = c->value;
     return expr_check_env(c->mask, &c->env);

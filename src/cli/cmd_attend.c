@@ -5,6 +5,7 @@
 #include "cli/captures.h"
 #include "cli/command.h"
 #include "core/clock.h"
+#include "core/file.h"
 #include <math.h>
 #include <stdio.h>
 #include <string.h>
@@ -89,6 +90,7 @@ static err make_plan(job *j, const args *a) {
                       .v_dim = in->v_dim,
                       .type = in->type,
                       .scale = (float)scale,
+                      .zero_scale = args_has(a, "--scale"),
                       .mask = j->cap.mask,
                       .env = j->cap.mask ? &j->cap.env : NULL};
     TRY(flex_plan_create(&j->plan, j->d, &p, j->mem));
@@ -168,6 +170,7 @@ static err execute(job *j, const args *a) {
     if (strcmp(device, "cpu") && strcmp(device, "cpu:0"))
         return err_set(ERR_USAGE, "device '%s' is unknown; this build knows cpu", device);
     if (!mask && n_let) return err_set(ERR_USAGE, "--let is given without --mask");
+    if (args_has(a, "--out")) TRY(file_check_output(args_text(a, "--out", NULL)));
     TRY(arena_create(&j->mem, "attend", 0));
     TRY(dev_open_cpu(&j->d, &(dev_config){.threads = (int)threads}));
     if (in) TRY(safetensors_open(&j->file, in));

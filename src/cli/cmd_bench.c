@@ -144,6 +144,7 @@ static err prepare(job *j, const args *a) {
     const char *dir, *answers = args_text(a, "--bigram", NULL);
     TRY(args_need(a, "--drafter", &dir));
     TRY(args_int(a, "--max-new", 128, 1, 1 << 24, &j->max_new));
+    if (args_has(a, "--json")) TRY(file_check_output(args_text(a, "--json", NULL)));
     TRY(arena_create(&j->mem, "prompts", 0));
     TRY(session_prompts(&j->prompts, a, j->mem));
     TRY(session_open(&j->s, a, 0));

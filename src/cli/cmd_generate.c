@@ -203,6 +203,10 @@ static err run(const args *a) {
         return err_set(ERR_USAGE, "either --prompt P or --chat is needed");
     if (args_has(a, "--chat") && args_has(a, "--raw"))
         return err_set(ERR_USAGE, "--raw goes with --prompt, not with --chat");
+    if (args_has(a, "--raw") && (args_has(a, "--system") || args_has(a, "--template")))
+        return err_set(ERR_USAGE,
+                       "--raw continues the prompt without a template, so %s has no place",
+                       args_has(a, "--system") ? "--system" : "--template");
     err e = session_open(&s, a, args_has(a, "--quiet"));
     if (!e) e = args_has(a, "--chat") ? chat(&s, a, max_new) : one_prompt(&s, a, max_new);
     session_close(&s);

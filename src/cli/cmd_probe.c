@@ -4,6 +4,7 @@
  * rounded to bf16 once on load, as always, unless --keep-f32. */
 #include "cli/command.h"
 #include "cli/probe_in.h"
+#include "core/file.h"
 #include "decode/decode.h"
 #include "model/drafter.h"
 #include "train/labels.h"
@@ -206,6 +207,7 @@ static err prepare(job *j, const args *a) {
         return err_set(ERR_USAGE, "--backward needs --drafter: the target is frozen");
     if (dir && taps)
         return err_set(ERR_USAGE, "--taps is given and the drafter has its own: choose one");
+    TRY(file_check_output(out));
     TRY(arena_create(&j->mem, "probe", 0));
     TRY(dev_open_cpu(&j->d, &(dev_config){.threads = (int)threads}));
     TRY(target_load(&j->t, j->d, path, &(target_options){.keep_f32 = args_has(a, "--keep-f32")}));

@@ -4,6 +4,8 @@
 #include "cli/command.h"
 #include "core/env.h"
 #include "core/log.h"
+#include <fcntl.h>
+#include <signal.h>
 #include <stdio.h>
 #include <string.h>
 
@@ -41,6 +43,22 @@ static int fail(const char *name, err e) {
     return exit_code(e);
 }
 
+/* A standard stream that the caller closed must not become a file of ours: its number is taken by
+ * something that cannot be read or written as wanted, so using it is an error and nothing else. A file that
+ * outgrows a limit is an error too, not the end of the process. */
+static int prepare_process(void) {
+    for (int fd = 0; fd < 3; fd++)
+        if (fcntl(fd, F_GETFD) < 0 && open("/dev/null", fd ? O_RDONLY : O_WRONLY) != fd) return -1;
+    return signal(SIGXFSZ, SIG_IGN) == SIG_ERR ? -1 : 0;
+}
+
+static int finish(const char *name) {
+    if (!fflush(stdout) && !ferror(stdout)) return 0;
+    fprintf(stderr, "paceline%s%s: standard output could not be written\n", name ? " " : "",
+            name ? name : "");
+    return 1;
+}
+
 static int command_help(const command *c) {
     str s = {0};
     err e = args_help(c->spec, &s);
@@ -48,7 +66,7 @@ static int command_help(const command *c) {
     printf("%s\n\nusage: paceline %s\n\n%s", c->summary, c->usage, s.s ? s.s : "");
     if (c->details) printf("%s%s\n", s.s ? "\n" : "", c->details);
     str_free(&s);
-    return 0;
+    return finish(c->name);
 }
 
 static int run_command(const command *c, int argc, char **argv) {
@@ -62,11 +80,7 @@ static int run_command(const command *c, int argc, char **argv) {
     if (a.help) return command_help(c);
     e = c->run(&a);
     if (e) return fail(c->name, e);
-    if (fflush(stdout) || ferror(stdout)) {
-        fprintf(stderr, "paceline %s: standard output could not be written\n", c->name);
-        return 1;
-    }
-    return 0;
+    return finish(c->name);
 }
 
 static int unknown_command(const char *word) {
@@ -79,17 +93,18 @@ static int unknown_command(const char *word) {
 }
 
 int main(int argc, char **argv) {
+    if (prepare_process()) return 1;
     if (argc < 2) {
         print_help(stderr);
         return 2;
     }
     if (!strcmp(argv[1], "--help") || !strcmp(argv[1], "-h") || !strcmp(argv[1], "help")) {
         print_help(stdout);
-        return 0;
+        return finish(NULL);
     }
     if (!strcmp(argv[1], "--version")) {
         printf("paceline " PACELINE_VERSION "\n");
-        return 0;
+        return finish(NULL);
     }
     for (int i = 0; i < COMMANDS; i++)
         if (!strcmp(argv[1], commands[i]->name))

@@ -46,7 +46,11 @@ static err load_documents(const st_file *f, data_row *r) {
 
 static err load_loss(const st_file *f, data_row *r, arena *a) {
     int32_t *values;
-    if (!safetensors_find(f, "loss_mask")) return ERR_OK;
+    if (!safetensors_find(f, "loss_mask")) {
+        if (!safetensors_find(f, "anchors")) return ERR_OK; /* no block, so nothing asks for it */
+        return err_set(ERR_SHAPE, "%s: anchors are given without tensor 'loss_mask'",
+                       safetensors_path(f));
+    }
     TRY(arena_alloc(a, (size_t)r->n, sizeof *values, &values));
     TRY(load_ints(f, "loss_mask", r->n, 0, 1, values));
     for (int64_t i = 0; i < r->n; i++) r->loss[i] = (uint8_t)values[i];

@@ -202,6 +202,13 @@ failed:
     return e;
 }
 
+err file_check_output(const char *path) {
+    file_writer *w;
+    TRY(file_writer_open(&w, path));
+    file_abort(&w);
+    return ERR_OK;
+}
+
 static err flush(file_writer *w) {
     size_t n = w->fill;
     w->fill = 0;

@@ -24,6 +24,8 @@ MUST_CHECK err file_read(const char *path, char **data, size_t *size);
 typedef struct file_writer file_writer;
 /* Writes beside path, or beside the file that it links to. Only a regular file is ever replaced. */
 MUST_CHECK err file_writer_open(file_writer **out, const char *path);
+/* Whether a file can be written at path: long work asks before it begins. Nothing is left. */
+MUST_CHECK err file_check_output(const char *path);
 MUST_CHECK err file_write(file_writer *w, const void *data, size_t n); /* buffered */
 MUST_CHECK err file_printf(file_writer *w, const char *fmt, ...) PRINTF_LIKE(2, 3);
 MUST_CHECK err

@@ -9,6 +9,10 @@
 #include <stddef.h>
 #include <stdint.h>
 #include <cmocka.h>
+#include <fcntl.h>
+#include <sys/file.h>
+#include <sys/wait.h>
+#include <unistd.h>
 
 static files_dir dir;
 static run_result r;
@@ -211,8 +215,124 @@ static void outputs_that_cannot_be_written_are_named_and_left_alone(void **state
     assert_int_equal(r.code, 0);
 }
 
+/* The program run by a shell, for what redirections do; %s in the command stands for the program. */
+static void shell(const char *format) {
+    const char *program = getenv("PACELINE_PROGRAM");
+    char command[3000];
+    snprintf(command, sizeof command, format, program && *program ? program : "build/paceline");
+    FILE *f = popen(command, "r");
+    assert_non_null(f);
+    r.text[fread(r.text, 1, sizeof r.text - 1, f)] = 0;
+    int status = pclose(f);
+    r.code = WIFEXITED(status) ? WEXITSTATUS(status) : 128 + WTERMSIG(status);
+}
+
+/* A closed standard stream must not become one of the program's own files: the prompt was once read out of the model. */
+static void closed_streams_are_errors(void **state) {
+    char command[2000];
+    (void)state;
+    snprintf(command, sizeof command,
+             "'%%s' generate --target '%s' --prompt - --max-new 2 --quiet <&- 2>&1", target);
+    shell(command);
+    expect(1, "standard input");
+    snprintf(command, sizeof command, "'%%s' mask 'kv <= q' --q 9 --kv 9 2>&1 >&-");
+    shell(command);
+    expect(1, "standard output could not be written");
+    shell("'%s' --help 2>&1 >/dev/full");
+    expect(1, "standard output could not be written");
+    snprintf(command, sizeof command, "'%%s' train '%s' 'run.out=%s' --quiet >&- 2>&-", recipe,
+             at("closed"));
+    shell(command);
+    assert_int_equal(r.code, 0);
+}
+
+/* A limit on file sizes is a sentence, not the end of the process. */
+static void a_file_size_limit_is_told(void **state) {
+    char command[2000];
+    (void)state;
+    snprintf(command, sizeof command,
+             "ulimit -f 4; '%%s' attend --random 1,2,2,64,64,64 --out '%s' 2>&1", at("big.st"));
+    shell(command);
+    expect(1, "File too large");
+    assert_false(file_exists(at("big.st")));
+}
+
+/* What regenerate finds at --out and did not write stays as it is, to the byte. */
+static void files_that_are_not_answers_are_left_alone(void **state) {
+    static const char *const texts[] = {"one line\nand an open end", "no line end at all",
+                                        "{\"id\":\"x\",\"mine\":1}\n{\"id\": 2"};
+    char *now;
+    size_t n;
+    (void)state;
+    for (int i = 0; i < 3; i++) {
+        files_text(&dir, "mine.txt", texts[i]);
+        RUN("regenerate", "--target", target, "--prompts", prompts, "--max-new", "2", "--out",
+            at("mine.txt"));
+        expect(1, "mine.txt");
+        assert_int_equal(file_read(at("mine.txt"), &now, &n), 0);
+        assert_string_equal(now, texts[i]);
+        free(now);
+    }
+    RUN("regenerate", "--target", target, "--prompts", prompts, "--max-new", "2", "--out",
+        "/dev/full");
+    expect(1, "no regular file");
+    /* The same id with another text is another prompt. */
+    RUN("regenerate", "--target", target, "--prompts", prompts, "--max-new", "2", "--out",
+        at("kept.jsonl"));
+    assert_int_equal(r.code, 0);
+    files_text(&dir, "changed.jsonl", "{\"prompt\": \"one!\"}\n{\"prompt\": \"two\"}\n");
+    RUN("regenerate", "--target", target, "--prompts", at("changed.jsonl"), "--max-new", "2",
+        "--out", at("kept.jsonl"));
+    expect(1, "another text of prompt");
+    int fd = open(at("kept.jsonl"), O_RDWR);
+    assert_int_equal(flock(fd, LOCK_EX), 0);
+    RUN("regenerate", "--target", target, "--prompts", prompts, "--max-new", "2", "--out",
+        at("kept.jsonl"));
+    expect(1, "another process");
+    close(fd);
+}
+
+/* Nothing that was asked for is dropped or read as something else. */
+static void a_scale_of_zero_is_zero(void **state) {
+    (void)state; /* log 8 for every row: all keys weigh the same */
+    RUN("attend", "--random", "1,1,1,4,8,8", "--scale", "0");
+    assert_int_equal(r.code, 0);
+    assert_non_null(strstr(r.text, "mean lse 2.079442"));
+}
+
+static void options_without_effect_are_refused(void **state) {
+    (void)state;
+    RUN("mask", "kv < n", "--q", "8", "--kv", "8", "--let", "n=99999999999999999999");
+    expect(2, "64 bits");
+    RUN("mask", "kv < n", "--q", "8", "--kv", "8", "--let", "n=3", "--let", "m=4");
+    expect(2, "does not use `m`");
+    RUN("generate", "--target", target, "--prompt", "x", "--raw", "--system", "y");
+    expect(2, "--system");
+    RUN("generate", "--target", target, "--prompt", "x", "--raw", "--template", "auto");
+    expect(2, "--template");
+}
+
+/* Before the work begins, not after it. */
+static void outputs_are_tried_first(void **state) {
+    (void)state;
+    RUN("attend", "--in", "/nonexistent/in.st", "--out", "/nonexistent/out.st");
+    expect(1, "/nonexistent/out.st");
+    RUN("bench", "--target", "/nonexistent/t.gguf", "--drafter", "d", "--prompts", "/nonexistent/p",
+        "--json", "/nonexistent/j.json");
+    expect(1, "/nonexistent/j.json");
+    RUN("probe", "--target", "/nonexistent/t.gguf", "--in", "/nonexistent/i.st", "--out",
+        "/nonexistent/o.st");
+    expect(1, "/nonexistent/o.st");
+}
+
 int main(void) {
     const struct CMUnitTest tests[] = {
+        cmocka_unit_test(closed_streams_are_errors),
+        cmocka_unit_test(a_file_size_limit_is_told),
+        cmocka_unit_test(files_that_are_not_answers_are_left_alone),
+        cmocka_unit_test(a_scale_of_zero_is_zero),
+        cmocka_unit_test(options_without_effect_are_refused),
+        cmocka_unit_test(outputs_are_tried_first),
         cmocka_unit_test(usage_errors_have_code_2),
         cmocka_unit_test(masks_point_at_the_fault),
         cmocka_unit_test(recipes_point_at_the_fault),
