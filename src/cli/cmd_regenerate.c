@@ -71,17 +71,31 @@ static err start_talk(job *j, int64_t i) {
     return start_turn(j, i);
 }
 
+/* Text that a JSON reader of ours takes back: a NUL, which a model may well emit, becomes U+FFFD as a broken
+ * character does. */
+static err add_without_nul(str *out, const char *s, size_t n) {
+    for (size_t at = 0; at < n;) {
+        size_t run = strnlen(s + at, n - at);
+        TRY(str_add(out, s + at, run));
+        at += run;
+        if (at < n) TRY(str_add(out, "\xEF\xBF\xBD", 3));
+        at += at < n;
+    }
+    return str_add(out, "", 0);
+}
+
 /* The answer as valid UTF-8: an incomplete character at a limit becomes U+FFFD once, as a stream would show it. */
 static err answer_text(const job *j, const talk *t, str *out) {
-    str bytes = {0};
+    str bytes = {0}, text = {0};
     utf8_stream u = {0};
     int64_t n;
     const int32_t *ids = decode_tokens(t->q, &n);
     err e = session_text(&j->s, ids, n, &bytes);
-    if (!e) e = utf8_push(&u, bytes.s ? bytes.s : "", bytes.n, out);
-    if (!e) e = utf8_flush(&u, out);
-    if (!e) e = str_add(out, "", 0);
+    if (!e) e = utf8_push(&u, bytes.s ? bytes.s : "", bytes.n, &text);
+    if (!e) e = utf8_flush(&u, &text);
+    if (!e) e = add_without_nul(out, text.s ? text.s : "", text.n);
     str_free(&bytes);
+    str_free(&text);
     return e;
 }
 

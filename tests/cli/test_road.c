@@ -73,6 +73,34 @@ static void answers_are_written_in_order_and_continued(void **state) {
     free(again);
 }
 
+/* A random model emits every byte, NUL among them: what is written is read back, by regenerate and by training. */
+static void answers_of_any_bytes_are_read_back(void **state) {
+    char text[16384] = "", model[700], path[700], set[800];
+    char *file;
+    size_t n;
+    (void)state;
+    snprintf(model, sizeof model, "%s", files_at(&dir, "bytes.gguf"));
+    chat_gguf_write(model, &(chat_gguf){.seed = 5});
+    for (int i = 0; i < 40; i++) {
+        snprintf(text + strlen(text), sizeof text - strlen(text), "{\"prompt\": \"");
+        for (int k = 0; k <= i % 9; k++)
+            snprintf(text + strlen(text), sizeof text - strlen(text), "word %d ", i);
+        snprintf(text + strlen(text), sizeof text - strlen(text), "\"}\n");
+    }
+    snprintf(path, sizeof path, "%s", files_text(&dir, "bytes.jsonl", text));
+    for (int again = 0; again < 2; again++) {
+        RUN("regenerate", "--target", model, "--prompts", path, "--max-new", "60", "--out",
+            files_at(&dir, "bytes-out.jsonl"));
+        EXPECT(0, again ? "40 of 40 answers are there already" : "40 answers");
+    }
+    assert_int_equal(file_read(files_at(&dir, "bytes-out.jsonl"), &file, &n), 0);
+    assert_null(strstr(file, "\\u0000"));
+    free(file);
+    snprintf(set, sizeof set, "data.path=%s", files_at(&dir, "bytes-out.jsonl"));
+    RUN("plan", recipe, set);
+    EXPECT(0, "40 documents");
+}
+
 static void answers_of_other_prompts_are_refused(void **state) {
     (void)state;
     RUN("regenerate", "--target", target, "--prompts", prompts, "--max-new", "48", "--where",
@@ -155,6 +183,7 @@ static void every_kind_of_path_is_inspected(void **state) {
 int main(void) {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(answers_are_written_in_order_and_continued),
+        cmocka_unit_test(answers_of_any_bytes_are_read_back),
         cmocka_unit_test(answers_of_other_prompts_are_refused),
         cmocka_unit_test(plan_states_bytes_and_starts_nothing),
         cmocka_unit_test(training_ends_with_a_drafter),
