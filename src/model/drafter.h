@@ -43,7 +43,8 @@ typedef struct drafter_layout {
 /* Tensors in z-lab names and order; offsets into one flat fp32 buffer, each aligned to 16 elements (gaps stay zero). */
 MUST_CHECK err drafter_layout_make(drafter_layout *out, const drafter_config *c, arena *a);
 const drafter_tensor *drafter_find(const drafter_layout *l, const char *name);
-/* Normal(0, 0.02) matrices, ones for norms, keyed by (seed, tensor index, element). */
+/* First weights: Normal(0, 0.02) matrices keyed by (seed, tensor index, element), ones for norms, 0.4 for the last norm, and a path on
+ * which the last tap's features reach the residual stream (drafter_layout.c says why). */
 void drafter_init(const drafter_layout *l, int64_t seed, float *params);
 
 /* z-lab folder: config.json + model.safetensors (BF16 or F32). Save writes atomically (a new folder, or files in place of old ones). */

@@ -10,6 +10,12 @@
 #include <stdio.h>
 #include <string.h>
 
+/* First weights (drafter_init). Without the copy path every slot starts by predicting the mask token, whose embedding it
+ * is, and learns to look at its neighbours late; with it a slot starts as a mean of the target's late features, which the
+ * head can read. The last norm starts below 1 so that the first, wrong logits are soft. */
+#define COPY_GAIN  4.0f
+#define FIRST_NORM 0.4f
+
 typedef struct row {
     const char *name;
     int ndim;
@@ -72,6 +78,26 @@ const drafter_tensor *drafter_find(const drafter_layout *l, const char *name) {
     return NULL;
 }
 
+/* Adds a path on which features reach the residual stream unchanged: fc passes the last tap, and layer i's values and outputs
+ * pass dimensions kv*i .. kv*(i+1)-1 (mod hidden), shared by the query heads of a group. */
+static void copy_path(const drafter_layout *l, float *params) {
+    const drafter_config *c = &l->cfg;
+    const int64_t h = c->hidden, d = c->head_dim, q = c->heads * d, kv = c->kv_heads * d,
+                  group = c->heads / c->kv_heads;
+    float *fc = params + l->t[c->layers * DRAFTER__PER_LAYER].offset;
+    for (int64_t i = 0; i < h; i++) fc[i * c->n_taps * h + (c->n_taps - 1) * h + i] += 1.0f;
+    for (int64_t i = 0; i < c->layers; i++) {
+        const drafter_tensor *t = &l->t[i * DRAFTER__PER_LAYER];
+        float *v = params + t[DRAFTER__V].offset, *o = params + t[DRAFTER__O].offset;
+        for (int64_t r = 0; r < kv; r++) {
+            const int64_t to = (kv * i + r) % h;
+            v[r * h + to] += 1.0f;
+            for (int64_t j = 0; j < group; j++)
+                o[to * q + (r / d * group + j) * d + r % d] += COPY_GAIN / (float)group;
+        }
+    }
+}
+
 void drafter_init(const drafter_layout *l, int64_t seed, float *params) {
     memset(params, 0, (size_t)l->total * sizeof *params);
     for (int i = 0; i < l->n; i++) {
@@ -82,4 +108,7 @@ void drafter_init(const drafter_layout *l, int64_t seed, float *params) {
                     ? (float)(0.02 * rng_normal((uint64_t)seed, RNG_INIT, (uint64_t)i, (uint64_t)e))
                     : 1.0f;
     }
+    copy_path(l, params);
+    float *norm = params + l->t[l->n - 1].offset;
+    for (int64_t e = 0; e < l->t[l->n - 1].count; e++) norm[e] = FIRST_NORM;
 }
