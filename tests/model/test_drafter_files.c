@@ -296,13 +296,19 @@ static void first_weights_depend_on_the_seed_alone(void **s) {
     drafter_init(&f.l, 3, p);
     assert_memory_equal(p, f.params, (size_t)f.l.total * sizeof *p);
     const drafter_tensor *fc = drafter_find(&f.l, "fc.weight");
+    const int64_t hidden = fc->dim[0], in = fc->dim[1];
     double sum = 0, square = 0;
-    for (int64_t i = 0; i < fc->count; i++) {
-        sum += (double)p[fc->offset + i];
-        square += (double)p[fc->offset + i] * (double)p[fc->offset + i];
+    for (int64_t i = 0; i < fc->count;
+         i++) { /* 1 on the last tap's diagonal beside the random part */
+        const double pass = i % in == in - hidden + i / in ? 1 : 0,
+                     x = (double)p[fc->offset + i] - pass;
+        sum += x;
+        square += x * x;
     }
     assert_true(fabs(sum / (double)fc->count) < 4 * 0.02 / sqrt((double)fc->count));
     assert_true(fabs(sqrt(square / (double)fc->count) / 0.02 - 1) < 0.15);
+    const drafter_tensor *last = drafter_find(&f.l, "norm.weight");
+    for (int64_t i = 0; i < last->count; i++) assert_true(p[last->offset + i] == 0.4f);
     const drafter_tensor *norm = drafter_find(&f.l, "layers.1.self_attn.k_norm.weight");
     for (int64_t i = 0; i < norm->count; i++) assert_true(p[norm->offset + i] == 1.0f);
     drafter_init(&f.l, 4, p);
