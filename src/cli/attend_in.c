@@ -34,12 +34,16 @@ static err find_qkv(const st_file *f, const char *name, const tensor **out) {
     return ERR_OK;
 }
 
+static err expect(const st_file *f, const tensor *t, int ndim, const int64_t *dim) {
+    return err_context(tensor_expect(t, ndim, dim), "%s: ", safetensors_path(f));
+}
+
 static err load_gradient(const st_file *f, const char *name, int ndim, const int64_t *dim,
                          const float **out, arena *mem) {
     const tensor *t = safetensors_find(f, name);
     float *values;
     if (!t) return ERR_OK;
-    TRY(tensor_expect(t, ndim, dim));
+    TRY(expect(f, t, ndim, dim));
     if (t->type != DT_F32 && t->type != DT_BF16)
         return err_set(ERR_SHAPE, "%s: tensor '%s' is %s; F32 or BF16 is needed",
                        safetensors_path(f), name, dtype_name(t->type));
@@ -66,8 +70,8 @@ static err load_file(attend_in *in, const st_file *f, arena *mem) {
                       .dim = q->dim[3],
                       .v_dim = v->dim[3],
                       .type = q->type};
-    TRY(tensor_expect(k, 4, (int64_t[]){in->batch, in->kv_heads, in->kv_len, in->dim}));
-    TRY(tensor_expect(v, 4, (int64_t[]){in->batch, in->kv_heads, in->kv_len, in->v_dim}));
+    TRY(expect(f, k, 4, (int64_t[]){in->batch, in->kv_heads, in->kv_len, in->dim}));
+    TRY(expect(f, v, 4, (int64_t[]){in->batch, in->kv_heads, in->kv_len, in->v_dim}));
     TRY(aligned(mem, q, &in->q));
     TRY(aligned(mem, k, &in->k));
     TRY(aligned(mem, v, &in->v));

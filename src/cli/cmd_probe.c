@@ -15,7 +15,7 @@ static const arg_spec spec[] = {
     {"--target", ARG_TEXT, "T", "target: a GGUF file or a Hugging Face folder (needed)"},
     {"--drafter", ARG_TEXT, "D", "drafter folder"},
     {"--in", ARG_TEXT, "I.safetensors",
-     "tokens, document, loss_mask [n] and anchors [N], int64 (needed)"},
+     "int64 tokens [n], document [n] (default: one document); with a drafter also loss_mask [n], anchors [N] (needed)"},
     {"--out", ARG_TEXT, "O.safetensors", "where the numbers go (needed)"},
     {"--taps", ARG_TEXT, "A,B,...",
      "target layers to capture, counted from 0 (default: the drafter's)"},
@@ -192,6 +192,25 @@ static err parse_taps(job *j, const char *text) {
     return ERR_OK;
 }
 
+/* What a drafter is judged by has no default: without anchors or loss mask every number would be 0. */
+static err check_input(const job *j, int with_drafter) {
+    static const char *const needed[] = {"anchors", "loss_mask"};
+    const data_row *r = &j->in.row;
+    const int64_t context = target_get_config(j->t)->context;
+    for (int i = 0; with_drafter && i < 2; i++)
+        if (!safetensors_find(j->file, needed[i]))
+            return err_set(ERR_SHAPE, "%s: tensor '%s' is missing; --drafter needs it",
+                           safetensors_path(j->file), needed[i]);
+    for (int64_t i = 0; i < r->n; i++)
+        if (r->position[i] >= context)
+            return err_set(
+                ERR_RANGE,
+                "%s: the document of tokens[%lld] is longer than the target's context of "
+                "%lld tokens; cut it",
+                safetensors_path(j->file), (long long)i, (long long)context);
+    return ERR_OK;
+}
+
 static err prepare(job *j, const args *a) {
     const char *path, *in, *out, *dir = args_text(a, "--drafter", NULL),
                                  *taps = args_text(a, "--taps", NULL);
@@ -213,6 +232,7 @@ static err prepare(job *j, const args *a) {
     TRY(target_load(&j->t, j->d, path, &(target_options){.keep_f32 = args_has(a, "--keep-f32")}));
     TRY(safetensors_open(&j->file, in));
     TRY(probe_in_load(&j->in, j->file, target_get_config(j->t)->vocab, j->mem));
+    TRY(check_input(j, dir != NULL));
     if (taps) TRY(parse_taps(j, taps));
     return dir ? load_drafter(j, dir) : ERR_OK;
 }

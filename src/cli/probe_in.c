@@ -7,7 +7,7 @@
 static err load_ints(const st_file *f, const char *name, int64_t n, int64_t min, int64_t max,
                      int32_t *out) {
     const tensor *t = safetensors_find(f, name);
-    TRY(tensor_expect(t, 1, &n));
+    TRY(err_context(tensor_expect(t, 1, &n), "%s: ", safetensors_path(f)));
     if (t->type != DT_I64)
         return err_set(ERR_SHAPE, "%s: tensor '%s' is %s; I64 is needed", safetensors_path(f), name,
                        dtype_name(t->type));
@@ -46,11 +46,7 @@ static err load_documents(const st_file *f, data_row *r) {
 
 static err load_loss(const st_file *f, data_row *r, arena *a) {
     int32_t *values;
-    if (!safetensors_find(f, "loss_mask")) {
-        if (!safetensors_find(f, "anchors")) return ERR_OK; /* no block, so nothing asks for it */
-        return err_set(ERR_SHAPE, "%s: anchors are given without tensor 'loss_mask'",
-                       safetensors_path(f));
-    }
+    if (!safetensors_find(f, "loss_mask")) return ERR_OK;
     TRY(arena_alloc(a, (size_t)r->n, sizeof *values, &values));
     TRY(load_ints(f, "loss_mask", r->n, 0, 1, values));
     for (int64_t i = 0; i < r->n; i++) r->loss[i] = (uint8_t)values[i];

@@ -197,7 +197,7 @@ static err read_one(const st_file *f, const drafter_tensor *d, const char *prefi
     snprintf(name, sizeof name, "%s%s", prefix, d->name);
     const tensor *t = safetensors_find(f, name);
     if (!t) return err_set(ERR_FORMAT, "%s: tensor %s is missing", safetensors_path(f), name);
-    TRY(tensor_expect(t, d->ndim, d->dim));
+    TRY(err_context(tensor_expect(t, d->ndim, d->dim), "%s: ", safetensors_path(f)));
     if (t->type != DT_F32)
         return err_set(ERR_FORMAT, "%s: tensor %s is of type %s and must be F32",
                        safetensors_path(f), name, dtype_name(t->type));

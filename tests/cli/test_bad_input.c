@@ -1,6 +1,7 @@
 /* Bad input to the program: each gives one sentence that says what and where, the right exit code, and leaves nothing half-written.
  *
  * Every case is one row: files are made once, a command is run, its exit code and a piece of its sentence are expected. */
+#include "io/safetensors.h"
 #include "support/files.h"
 #include "support/run.h"
 #include "support/chat_gguf.h"
@@ -312,6 +313,41 @@ static void options_without_effect_are_refused(void **state) {
     expect(2, "--template");
 }
 
+static void probe_with(const int64_t *document, int64_t n_document, int with_loss, int with_anchors,
+                       const char *drafter) {
+    static int64_t tokens[200], loss[200], anchors[] = {1, 3};
+    tensor t[4] = {{"tokens", DT_I64, 1, {n_document > 100 ? 200 : 8}, tokens},
+                   {"document", DT_I64, 1, {n_document}, document}};
+    int n = 2;
+    for (int i = 0; i < 200; i++) tokens[i] = 30 + i % 40, loss[i] = 1;
+    if (with_loss) t[n++] = (tensor){"loss_mask", DT_I64, 1, {t[0].dim[0]}, loss};
+    if (with_anchors) t[n++] = (tensor){"anchors", DT_I64, 1, {2}, anchors};
+    assert_int_equal(safetensors_write(at("probe.st"), t, n, NULL, 0), 0);
+    RUN("probe", "--target", target, "--in", at("probe.st"), "--out", at("probe-out.st"),
+        drafter ? "--drafter" : "--threads", drafter ? drafter : "1");
+}
+
+/* Rows that the numbers would be meaningless for. */
+static void rows_of_probe_are_checked(void **state) {
+    static const int64_t falling[8] = {0, 0, 1, 1, 0, 0, 0, 0}, one[200] = {0};
+    char drafter[800];
+    (void)state;
+    snprintf(drafter, sizeof drafter, "%s/drafter", at("run"));
+    probe_with(falling, 8, 1, 1, NULL);
+    expect(1, "probe.st: document[4] is smaller");
+    probe_with(one, 5, 1, 1, NULL);
+    expect(1, "probe.st: tensor 'document' has shape [5]");
+    probe_with(one, 200, 1, 1, NULL);
+    expect(1, "context of 96");
+    probe_with(one, 8, 0, 1, drafter);
+    expect(1, "'loss_mask' is missing");
+    probe_with(one, 8, 1, 0, drafter);
+    expect(1, "'anchors' is missing");
+    assert_false(file_exists(at("probe-out.st")));
+    probe_with(one, 8, 1, 1, drafter);
+    assert_int_equal(r.code, 0);
+}
+
 /* Before the work begins, not after it. */
 static void outputs_are_tried_first(void **state) {
     (void)state;
@@ -340,6 +376,7 @@ int main(void) {
         cmocka_unit_test(other_models_are_refused_by_name),
         cmocka_unit_test(prompts_longer_than_the_context_are_refused),
         cmocka_unit_test(a_drafter_for_another_target_is_refused),
+        cmocka_unit_test(rows_of_probe_are_checked),
         cmocka_unit_test(outputs_that_cannot_be_written_are_named_and_left_alone),
     };
     return cmocka_run_group_tests(tests, begin, end);
