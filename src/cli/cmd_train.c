@@ -8,6 +8,7 @@
 #include "io/json.h"
 #include "train/train.h"
 #include <math.h>
+#include <math.h>
 #include <signal.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -42,16 +43,23 @@ static void catch_signals(void) {
     sigaction(SIGHUP, &sa, NULL);
 }
 
+/* Two digits, or a dash for what was not measured yet. */
+static const char *figure(double v, char buf[24]) {
+    if (isnan(v)) return "-";
+    snprintf(buf, 24, "%.2f", v);
+    return buf;
+}
+
 static void draw(void *ctx, const train_progress *p) {
     progress *bar = ctx;
-    char left[16], slots[128] = "";
+    char left[16], one[24], slots[128] = "";
     size_t at = 0;
     for (int k = 0; k < p->slots && at + 8 < sizeof slots; k++)
-        at += (size_t)snprintf(slots + at, sizeof slots - at, "%s%.2f", k ? " " : "",
-                               p->slot_accuracy[k]);
+        at += (size_t)snprintf(slots + at, sizeof slots - at, "%s%s", k ? " " : "",
+                               figure(p->slot_accuracy[k], one));
     progress_line(bar, p->update == p->updates,
-                  "update %lld/%lld  loss %.4f  slots %s  tau %.2f  %.0f tokens/s  %s left%s",
-                  (long long)p->update, (long long)p->updates, p->loss, slots, p->tau,
+                  "update %lld/%lld  loss %.4f  slots %s  tau %s  %.0f tokens/s  %s left%s",
+                  (long long)p->update, (long long)p->updates, p->loss, slots, figure(p->tau, one),
                   p->tokens_per_second, clock_span(p->seconds_left, left),
                   p->bad_steps ? "  (bad steps!)" : "");
 }

@@ -166,8 +166,11 @@ err file_make_dirs(const char *path) {
         if (i < n && path[i] != '/') continue;
         memcpy(part, path, i);
         part[i] = 0;
-        if (mkdir(part, 0777) == 0 || file_is_dir(part)) continue;
-        if (errno == EEXIST) return err_set(ERR_IO, "%s is needed as a folder and is a file", part);
+        if (mkdir(part, 0777) == 0) continue;
+        const int why = errno;
+        if (file_is_dir(part)) continue;
+        errno = why;
+        if (why == EEXIST) return err_set(ERR_IO, "%s is needed as a folder and is a file", part);
         return err_errno("folder %s cannot be created", part);
     }
     return ERR_OK;

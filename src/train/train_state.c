@@ -125,9 +125,26 @@ static err write_text(const char *dir, const char *name, const char *text, size_
     return file_commit(&w);
 }
 
+/* Whether the folder is a run's or empty: files of others (a recipe.yaml above all) are not overwritten. */
+static err check_folder(const train *t) {
+    char **names = NULL, other[256] = "";
+    int n = 0, ours = 0;
+    TRY(file_list(t->run, &names, &n));
+    for (int i = 0; i < n; i++) {
+        ours |= !strcmp(names[i], "lock") || !strcmp(names[i], "checkpoints");
+        if (strncmp(names[i], ".tmp-", 5)) snprintf(other, sizeof other, "%.200s", names[i]);
+    }
+    file_names_free(names, n);
+    if (ours || !other[0]) return ERR_OK;
+    return err_set(ERR_REFUSED,
+                   "%s is no run folder and holds other files (%s); choose a new run.out", t->run,
+                   other);
+}
+
 static err own_folder(train *t) {
     char path[PATH];
     TRY(file_make_dirs(t->run));
+    TRY(check_folder(t));
     TRY(file_join(path, sizeof path, t->run, "lock"));
     err e = file_lock(path, &t->lock);
     if (e) {

@@ -313,6 +313,23 @@ static void options_without_effect_are_refused(void **state) {
     expect(2, "--template");
 }
 
+/* A run writes recipe.yaml, best and drafter: not among files that are somebody's. */
+static void a_folder_of_other_files_is_no_run_folder(void **state) {
+    char set[800], *before, *after;
+    size_t n;
+    (void)state;
+    snprintf(set, sizeof set, "run.out=%s", dir.path);
+    make_recipe("recipe.yaml", "drafter: {layers: 1, block_size: 4}\nrun: {out: run}\n");
+    assert_int_equal(file_read(at("recipe.yaml"), &before, &n), 0);
+    RUN("train", at("recipe.yaml"), set, "--quiet");
+    expect(1, "is no run folder");
+    assert_int_equal(file_read(at("recipe.yaml"), &after, &n), 0);
+    assert_string_equal(before, after);
+    assert_false(file_exists(at("lock")));
+    free(before);
+    free(after);
+}
+
 static void probe_with(const int64_t *document, int64_t n_document, int with_loss, int with_anchors,
                        const char *drafter) {
     static int64_t tokens[200], loss[200], anchors[] = {1, 3};
@@ -376,6 +393,7 @@ int main(void) {
         cmocka_unit_test(other_models_are_refused_by_name),
         cmocka_unit_test(prompts_longer_than_the_context_are_refused),
         cmocka_unit_test(a_drafter_for_another_target_is_refused),
+        cmocka_unit_test(a_folder_of_other_files_is_no_run_folder),
         cmocka_unit_test(rows_of_probe_are_checked),
         cmocka_unit_test(outputs_that_cannot_be_written_are_named_and_left_alone),
     };
