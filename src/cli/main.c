@@ -74,7 +74,11 @@ static int run_command(const command *c, int argc, char **argv) {
     const char *level = env_get(ENV_PACELINE_LOG);
     args a;
     for (int i = 0; level && i < 4; i++)
-        if (!strcmp(level, levels[i])) log_set_level((log_level)i);
+        if (!strcmp(level, levels[i])) log_set_level((log_level)i), level = NULL;
+    if (level)
+        return fail(c->name,
+                    err_set(ERR_USAGE,
+                            "PACELINE_LOG is '%s'; it must be debug, info, warn or error", level));
     err e = args_parse(&a, c->spec, argc, argv, c->min_pos, c->max_pos);
     if (e) return fail(c->name, e);
     if (a.help) return command_help(c);

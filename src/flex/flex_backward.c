@@ -5,7 +5,6 @@
  * products a tile instead of five buy gradients that no other task adds to: no atomics, no order of arrival, the same
  * bits for any number of threads. delta = rowsum(dO * O) - dLSE is made first, one float a row. */
 #include "flex/flex_private.h"
-#include "core/env.h"
 #include <math.h>
 #include <string.h>
 
@@ -264,8 +263,7 @@ static err backward_task(void *ctx, int64_t task, int thread) {
 
 err flex_backward(const flex_plan *p, dev *d, flex_io *io) {
     const flex_problem *q = &p->p;
-    const char *ref = env_get(ENV_PACELINE_REFERENCE);
-    if (ref && !strcmp(ref, "1")) return flex_reference_backward(q, io);
+    if (p->reference) return flex_reference_backward(q, io);
     TRY(flex__check_io(q, io, 1));
     if (p->row_tasks + p->col_tasks == 0) return ERR_OK;
     if (!io->workspace || (uintptr_t)io->workspace % 64)

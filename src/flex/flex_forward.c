@@ -4,7 +4,6 @@
  * as they lie and the softmax runs down columns without sums across lanes. P is exactly 0 in hidden cells; full tiles
  * run without mask code. A task owns its rows of o and lse, so no result depends on threads. */
 #include "flex/flex_private.h"
-#include "core/env.h"
 #include <math.h>
 #include <string.h>
 
@@ -141,8 +140,7 @@ static err forward_task(void *ctx, int64_t task, int thread) {
 }
 
 err flex_forward(const flex_plan *p, dev *d, flex_io *io) {
-    const char *ref = env_get(ENV_PACELINE_REFERENCE);
-    if (ref && !strcmp(ref, "1")) return flex_reference_forward(&p->p, io);
+    if (p->reference) return flex_reference_forward(&p->p, io);
     TRY(flex__check_io(&p->p, io, 0));
     if (p->row_tasks == 0) return ERR_OK;
     if (!io->workspace || (uintptr_t)io->workspace % 64)

@@ -3,9 +3,11 @@
  *
  * Everything that depends on shapes alone is decided here, once; a run only walks. Tasks are sorted by cost, longest
  * first, so that threads end together; who runs which task changes no bit. Runs nothing itself. */
+#include "core/env.h"
 #include "flex/flex_private.h"
 #include "core/str.h"
 #include <math.h>
+#include <string.h>
 #include <stdlib.h>
 
 enum { DEFAULT_TILE = 64, MAX_TILE = 1024, MAX_COLUMNS = 256, MAX_SHARE = 8 };
@@ -194,10 +196,18 @@ static double share_visited(const block_mask *m) {
     return cells > 0.0 ? seen / cells : 0.0;
 }
 
+static err choose_reference(int *on) {
+    const char *text = env_get(ENV_PACELINE_REFERENCE);
+    *on = text && !strcmp(text, "1");
+    if (!text || *on || !strcmp(text, "0")) return ERR_OK;
+    return err_set(ERR_USAGE, "PACELINE_REFERENCE is '%s'; it must be 0 or 1", text);
+}
+
 err flex_plan_create(flex_plan **out, dev *d, const flex_problem *problem, arena *a) {
     flex_plan *p;
     TRY(flex__check_problem(problem));
     TRY(arena_alloc(a, 1, sizeof *p, &p));
+    TRY(choose_reference(&p->reference));
     p->p = *problem;
     flex_problem *q = &p->p;
     if (q->scale == 0.0f && !q->zero_scale) q->scale = (float)(1.0 / sqrt((double)q->dim));
@@ -255,6 +265,9 @@ err flex_plan_explain(const flex_plan *p, str *out) {
         (long long)q->batch, (long long)q->q_heads, (long long)q->q_len, (long long)q->dim,
         (long long)q->batch, (long long)q->kv_heads, (long long)q->kv_len, (long long)q->dim,
         (long long)q->v_dim, dtype_name(q->type), (double)q->scale));
+    if (p->reference)
+        TRY(str_printf(out, "PACELINE_REFERENCE is 1: runs go cell by cell through the plain "
+                            "definition, not through the kernel named here\n"));
     TRY(str_printf(
         out,
         "kernel: CPU tiles of %d x %d, %s arithmetic in fp32 (the widest this CPU and PACELINE_ISA allow)\n",

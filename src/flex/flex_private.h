@@ -20,6 +20,7 @@ struct flex_plan {
         *all_order; /* longest first; all_order: rows, then row_tasks + columns, for backward */
     size_t mask_scratch; /* expr_tile_scratch of the largest tile */
     double visited;
+    int reference; /* PACELINE_REFERENCE: runs go through the definition */
 };
 
 /* Reports of loads that left their array: the least cell wins, whichever thread finds it. */

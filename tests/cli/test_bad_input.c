@@ -303,6 +303,9 @@ static void a_scale_of_zero_is_zero(void **state) {
 
 static void options_without_effect_are_refused(void **state) {
     (void)state;
+    run_program(&r, (const char *const[]){"PACELINE_LOG=loud", NULL},
+                (const char *const[]){"mask", "kv < 3", "--q", "8", "--kv", "8", NULL});
+    expect(2, "PACELINE_LOG is 'loud'");
     RUN("mask", "kv < n", "--q", "8", "--kv", "8", "--let", "n=99999999999999999999");
     expect(2, "64 bits");
     RUN("mask", "kv < n", "--q", "8", "--kv", "8", "--let", "n=3", "--let", "m=4");

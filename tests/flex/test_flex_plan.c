@@ -54,6 +54,17 @@ static void reference_switch_runs_the_definition(void **state) {
     attn_result want = attn_reference(&c), tiles = attn_run(&c, d);
     setenv("PACELINE_REFERENCE", "1", 1);
     attn_result got = attn_run(&c, d);
+    arena *a;
+    flex_plan *plan;
+    str s = {0};
+    assert_ok(arena_create(&a, "plan", 0));
+    assert_ok(flex_plan_create(&plan, d, &c.p, a));
+    assert_ok(flex_plan_explain(plan, &s)); /* a slow road is told of */
+    assert_non_null(strstr(s.s, "plain definition"));
+    str_free(&s);
+    setenv("PACELINE_REFERENCE", "yes", 1);
+    assert_says(flex_plan_create(&plan, d, &c.p, a), ERR_USAGE, "PACELINE_REFERENCE", "'yes'");
+    arena_destroy(a);
     unsetenv("PACELINE_REFERENCE");
     assert_true(same_bits(got.o, want.o, c.nq * 16) && same_bits(got.dk, want.dk, c.nk * 16));
     assert_true(!same_bits(got.o, tiles.o, c.nq * 16)); /* another road: fp32 rounds elsewhere */

@@ -201,6 +201,14 @@ static void b35_mask_token_is_chosen_on_purpose(void **s) {
     str_free(&text);
     train_close(t);
     recipe_free(r);
+    /* Neither an end token nor a row that is not there. */
+    char set[64];
+    snprintf(set, sizeof set, "drafter.mask_token=%d", TINY_END);
+    const char *const sets[] = {set, NULL};
+    assert_says(tiny_run_open(&d, sets, NULL, &r, &t), ERR_RECIPE, "drafter.mask_token=258",
+                "end token");
+    snprintf(set, sizeof set, "drafter.mask_token=%d", TINY_COUNT);
+    assert_says(tiny_run_open(&d, sets, NULL, &r, &t), ERR_RECIPE, "drafter.mask_token=261");
     files_end(&d);
 }
 
