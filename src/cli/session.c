@@ -3,6 +3,7 @@
  * drafter that must fit it. */
 #include "cli/session.h"
 #include "core/clock.h"
+#include "core/file.h"
 #include <stdio.h>
 #include <string.h>
 
@@ -12,6 +13,10 @@ static err load(session *s, const args *a) {
     int64_t threads;
     TRY(args_need(a, "--target", &path));
     TRY(args_int(a, "--threads", 0, 0, 1024, &threads));
+    if (file_is_dir(path))
+        return err_set(
+            ERR_REFUSED,
+            "%s is a folder, which brings no tokenizer yet; give a GGUF file as --target", path);
     TRY(dev_open_cpu(&s->d, &(dev_config){.threads = (int)threads}));
     TRY(gguf_open(&s->file, path));
     TRY(tokenizer_load_gguf(&s->tok, s->file));

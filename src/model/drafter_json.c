@@ -223,6 +223,11 @@ static err parse_rope(const json_t *j, const char *where, int64_t head_dim, rope
     const json_t *p = json_object_get(j, "rope_parameters"),
                  *s = json_object_get(j, "rope_scaling");
     double top = 0, inner = 0, partial = 1;
+    if ((p && !json_is_null(p) && !json_is_object(p)) ||
+        (s && !json_is_null(s) && !json_is_object(s)))
+        return err_set(ERR_FORMAT, "%s: \"%s\" must be an object or null", where,
+                       p && !json_is_null(p) && !json_is_object(p) ? "rope_parameters"
+                                                                   : "rope_scaling");
     TRY(json_get_real_or(j, where, "rope_theta", 0, &top));
     if (json_is_object(p)) {
         TRY(json_get_real_or(p, where, "rope_theta", 0, &inner));

@@ -19,6 +19,13 @@ static err flag_off(const json_t *j, const char *where, const char *key) {
     return ERR_OK;
 }
 
+/* Keys of which any value but null would change the numbers. */
+static err absent(const json_t *j, const char *where, const char *key) {
+    const json_t *v = json_object_get(j, key);
+    if (!v || json_is_null(v)) return ERR_OK;
+    return err_set(ERR_REFUSED, "%s: \"%s\" is given, which is not known here", where, key);
+}
+
 static err refuse_kinds(const json_t *j, const char *where) {
     const char *type, *act;
     TRY(json_get_text(j, where, "model_type", &type));
@@ -35,6 +42,8 @@ static err refuse_kinds(const json_t *j, const char *where) {
     if (strcmp(act, "silu") != 0)
         return err_set(ERR_REFUSED, "%s: hidden_act \"%s\" is not known here; known: silu", where,
                        act);
+    TRY(absent(j, where, "quantization_config"));
+    TRY(absent(j, where, "sliding_window"));
     TRY(flag_off(j, where, "attention_bias"));
     return flag_off(j, where, "mlp_bias");
 }
@@ -81,15 +90,38 @@ static err read_scaling(const json_t *o, const char *where, int64_t context, rop
                            &r->original_length);
 }
 
+/* The object under key, NULL for none; anything else is not passed over. */
+static err object_or_none(const json_t *j, const char *where, const char *key, const json_t **out) {
+    *out = json_object_get(j, key);
+    if (json_is_null(*out)) *out = NULL;
+    if (!*out || json_is_object(*out)) return ERR_OK;
+    return err_set(ERR_FORMAT, "%s: \"%s\" must be an object or null", where, key);
+}
+
+static err same_scaling(const json_t *p, const json_t *old, const char *where, int64_t context) {
+    rope_config a = {0}, b = {0};
+    TRY(read_scaling(p, where, context, &a));
+    TRY(read_scaling(old, where, context, &b));
+    if (a.kind == b.kind && a.factor == b.factor && a.low_freq == b.low_freq &&
+        a.high_freq == b.high_freq && a.original_length == b.original_length &&
+        a.beta_fast == b.beta_fast && a.beta_slow == b.beta_slow &&
+        a.attention_factor == b.attention_factor)
+        return ERR_OK;
+    return err_set(ERR_FORMAT, "%s: rope_scaling and rope_parameters differ; make them agree",
+                   where);
+}
+
 static err read_rope(const json_t *j, const char *where, target_config *c) {
     rope_config *r = &c->rope;
-    const json_t *p = json_object_get(j, "rope_parameters");
-    const json_t *old = json_object_get(j, "rope_scaling");
+    const json_t *p, *old;
     double part, theta;
+    TRY(object_or_none(j, where, "rope_parameters", &p));
+    TRY(object_or_none(j, where, "rope_scaling", &old));
+    if (p && old) TRY(same_scaling(p, old, where, c->context));
     *r = (rope_config){.head_dim = c->head_dim, .theta = 10000};
     TRY(json_get_real_or(j, where, "rope_theta", 10000, &r->theta));
     TRY(json_get_real_or(j, where, "partial_rotary_factor", 1, &part));
-    if (json_is_object(p)) {
+    if (p) {
         TRY(json_get_real_or(p, where, "rope_theta", r->theta, &theta));
         if (json_object_get(j, "rope_theta") && theta != r->theta)
             return err_set(ERR_FORMAT,
@@ -99,8 +131,8 @@ static err read_rope(const json_t *j, const char *where, target_config *c) {
         TRY(json_get_real_or(p, where, "partial_rotary_factor", part, &part));
     }
     r->rotary_dim = (int64_t)((double)c->head_dim * part);
-    if (json_is_object(p)) return read_scaling(p, where, c->context, r);
-    return json_is_object(old) ? read_scaling(old, where, c->context, r) : ERR_OK;
+    if (p) return read_scaling(p, where, c->context, r);
+    return old ? read_scaling(old, where, c->context, r) : ERR_OK;
 }
 
 /* One id or a list; ids already known are not added twice. */

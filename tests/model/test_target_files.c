@@ -233,6 +233,10 @@ static void other_kinds_are_refused_by_name(void **state) {
         {"rope_scaling", "{\"rope_type\": \"yarn\", \"factor\": 2, \"mscale\": 1}", "mscale",
          ERR_REFUSED},
         {"rope_scaling", "{\"rope_type\": \"linear\"}", "factor", ERR_FORMAT},
+        {"rope_scaling", "3", "rope_scaling", ERR_FORMAT},
+        {"rope_parameters", "[]", "rope_parameters", ERR_FORMAT},
+        {"quantization_config", "{\"bits\": 4}", "quantization_config", ERR_REFUSED},
+        {"sliding_window", "128", "sliding_window", ERR_REFUSED},
         {"rope_parameters", "{\"rope_type\": \"default\", \"rope_theta\": 5}", "make them agree",
          ERR_FORMAT},
         {"hidden_size", "\"24\"", "hidden_size", ERR_FORMAT},
@@ -245,9 +249,23 @@ static void other_kinds_are_refused_by_name(void **state) {
     for (size_t i = 0; i < sizeof c / sizeof *c; i++) {
         folder x = begin();
         set(&x, c[i].key, json_loads(c[i].value, JSON_DECODE_ANY, NULL));
-        assert_refused(&x, c[i].code, c[i].says, i == 15 ? x.dir.path : "");
+        assert_refused(&x, c[i].code, c[i].says,
+                       strcmp(c[i].key, "rms_norm_eps") == 0 ? x.dir.path : "");
         end(&x);
     }
+}
+
+static void two_places_of_a_scaling_must_agree(void **state) {
+    (void)state;
+    folder x = begin();
+    set(&x, "rope_scaling", json_loads("{\"rope_type\": \"linear\", \"factor\": 2.0}", 0, NULL));
+    set(&x, "rope_parameters", json_loads("{\"rope_type\": \"linear\", \"factor\": 4.0}", 0, NULL));
+    assert_refused(&x, ERR_FORMAT, "make them agree");
+    target *t;
+    set(&x, "rope_parameters", json_loads("{\"rope_type\": \"linear\", \"factor\": 2.0}", 0, NULL));
+    assert_ok(load(&x, &t));
+    target_free(t);
+    end(&x);
 }
 
 /* Fills a GGUF's tensors from the fixture: rows of q and k go to interleaved order. */
@@ -366,6 +384,7 @@ int main(void) {
         cmocka_unit_test(a_value_that_is_not_finite_is_named),
         cmocka_unit_test(b36_a_tap_that_is_not_finite_stops_the_row),
         cmocka_unit_test(other_kinds_are_refused_by_name),
+        cmocka_unit_test(two_places_of_a_scaling_must_agree),
         cmocka_unit_test(gguf_rows_are_put_back),
         cmocka_unit_test(other_architectures_in_gguf_are_refused_by_name),
         cmocka_unit_test(rounding_changes_the_digest),
