@@ -185,6 +185,9 @@ static void facts_that_are_missing_or_unknown_are_named(void **s) {
     edited(&f, NULL, "rope_theta", json_real(5), ERR_FORMAT, "rope_theta");
     edited(&f, NULL, "rope_parameters",
            json_pack("{s:s, s:f}", "rope_type", "ntk", "rope_theta", 1e4), ERR_REFUSED, "ntk");
+    edited(&f, NULL, "rope_scaling", json_integer(3), ERR_FORMAT, "rope_scaling");
+    edited(&f, NULL, "rope_parameters", json_array(), ERR_FORMAT, "rope_parameters");
+    edited(&f, NULL, "partial_rotary_factor", json_real(0.5), ERR_REFUSED, "partial_rotary");
     edited(&f, NULL, "layer_types", json_pack("[s]", "full_attention"), ERR_FORMAT,
            "1 entries for 2");
     edited(&f, NULL, "sliding_window", json_integer(4), ERR_RANGE, "window of 4");
