@@ -4,7 +4,10 @@
 #include "cli/command.h"
 #include "core/env.h"
 #include "core/log.h"
+#include "core/pool.h"
+#include <errno.h>
 #include <fcntl.h>
+#include <pthread.h>
 #include <signal.h>
 #include <stdio.h>
 #include <string.h>
@@ -87,6 +90,37 @@ static int run_command(const command *c, int argc, char **argv) {
     return finish(c->name);
 }
 
+/* Commands run on a thread whose stack is there from the start: the first one grows on demand, and where there is no
+ * memory for that the process would die without a word. */
+typedef struct call {
+    const command *c;
+    int argc;
+    char **argv;
+    int code;
+} call;
+
+static void *call_main(void *ctx) {
+    call *x = ctx;
+    x->code = run_command(x->c, x->argc, x->argv);
+    return NULL;
+}
+
+static int run_on_own_stack(const command *c, int argc, char **argv) {
+    call x = {c, argc, argv, 1};
+    pthread_attr_t attr;
+    pthread_t id;
+    pthread_attr_init(&attr);
+    int failed = pthread_attr_setstacksize(&attr, 2 * POOL_STACK);
+    if (!failed) failed = pthread_create(&id, &attr, call_main, &x);
+    pthread_attr_destroy(&attr);
+    if (failed) {
+        errno = failed;
+        return fail(c->name, err_errno("no memory for a stack of %d MiB", 2 * POOL_STACK >> 20));
+    }
+    pthread_join(id, NULL);
+    return x.code;
+}
+
 static int unknown_command(const char *word) {
     const char *names[COMMANDS];
     for (int i = 0; i < COMMANDS; i++) names[i] = commands[i]->name;
@@ -112,6 +146,6 @@ int main(int argc, char **argv) {
     }
     for (int i = 0; i < COMMANDS; i++)
         if (!strcmp(argv[1], commands[i]->name))
-            return run_command(commands[i], argc - 2, argv + 2);
+            return run_on_own_stack(commands[i], argc - 2, argv + 2);
     return unknown_command(argv[1]);
 }

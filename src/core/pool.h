@@ -10,6 +10,7 @@
 #include "core/err.h"
 #include <stdint.h>
 
+enum { POOL_STACK = 2 << 20 }; /* bytes of a worker's stack; kernels need a fourth of it */
 typedef struct pool pool;
 /* thread is 0..pool_threads-1: an index for per-thread scratch, never for a decision about values. */
 typedef err (*pool_task)(void *ctx, int64_t task, int thread);

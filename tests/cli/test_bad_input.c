@@ -258,6 +258,30 @@ static void a_file_size_limit_is_told(void **state) {
     assert_false(file_exists(at("big.st")));
 }
 
+/* Little stack or address space: an answer or a sentence, never a crash. The plain product keeps its blocks on the stack. */
+static void small_limits_do_not_crash(void **state) {
+    char command[2000];
+    int refused = 0;
+    (void)state;
+#if defined(__SANITIZE_ADDRESS__) || defined(__SANITIZE_THREAD__)
+    skip(); /* they reserve address space of their own */
+#endif
+    snprintf(command, sizeof command, "ulimit -s 128; PACELINE_BLAS=none '%%s' plan '%s' 2>&1",
+             recipe);
+    shell(command);
+    assert_int_equal(r.code, 0);
+    for (int kib = 12000; kib < 24000; kib += 150) {
+        snprintf(command, sizeof command,
+                 "ulimit -v %d; PACELINE_BLAS=none PACELINE_THREADS=2 '%%s' plan '%s' 2>&1", kib,
+                 recipe);
+        shell(command);
+        if (r.code == 127) continue; /* not even the loader got through */
+        if (r.code != 0 && r.code != 1) fail_msg("ulimit -v %d: exit %d\n%s", kib, r.code, r.text);
+        refused += r.code == 1;
+    }
+    assert_true(refused > 0);
+}
+
 /* What regenerate finds at --out and did not write stays as it is, to the byte. */
 static void files_that_are_not_answers_are_left_alone(void **state) {
     static const char *const texts[] = {"one line\nand an open end", "no line end at all",
@@ -385,6 +409,7 @@ int main(void) {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(closed_streams_are_errors),
         cmocka_unit_test(a_file_size_limit_is_told),
+        cmocka_unit_test(small_limits_do_not_crash),
         cmocka_unit_test(files_that_are_not_answers_are_left_alone),
         cmocka_unit_test(a_scale_of_zero_is_zero),
         cmocka_unit_test(options_without_effect_are_refused),
