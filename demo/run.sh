@@ -9,7 +9,7 @@ program=${PACELINE_PROGRAM:-build/paceline}
 model=models/SmolLM2-135M-Instruct.Q4_1.gguf
 if [ -n "${LONG:-}" ]; then
     run=runs/demo-long prompts=600 answer=192
-    settings=(run.epochs=5 anchors.per_document=96 run.tokens_per_step=1024 run.tokens_per_row=1024)
+    settings=(run.epochs=4 anchors.per_document=96)
 else
     run=runs/demo prompts=300 answer=128 settings=()
 fi
@@ -26,6 +26,6 @@ say "training a drafter on them"
 "$program" train recipes/smollm2.yaml data.path="$run/answers.jsonl" run.out="$run/drafter" ${settings[@]+"${settings[@]}"}
 
 say "decoding the 40 held-out prompts plainly and with the drafter"
-"$program" bench --target "$model" --drafter "$run/drafter/drafter" --prompts demo/prompts.jsonl --where split=heldout --max-new 128 \
+"$program" bench --target "$model" --drafter "$run/drafter/drafter" --prompts demo/prompts.jsonl --where split=heldout --max-new 100 \
     --check --bigram "$run/answers.jsonl" --json "$run/bench.json"
 say "done; the figures are in $run/bench.json"
