@@ -36,7 +36,7 @@ static void print_help(FILE *f) {
 
 static int exit_code(err e) {
     if (e == ERR_OK) return 0;
-    if (e == ERR_USAGE || e == ERR_RECIPE) return 2;
+    if (e == ERR_USAGE || e == ERR_RECIPE || e == ERR_SYNTAX) return 2;
     return e == ERR_STOPPED ? 3 : 1;
 }
 

@@ -91,9 +91,9 @@ static void usage_errors_have_code_2(void **state) {
 static void masks_point_at_the_fault(void **state) {
     (void)state;
     RUN("mask", "q = kv", "--q", "10", "--kv", "10");
-    expect(1, "==");
+    expect(2, "==");
     RUN("mask", "q >= kvv", "--q", "10", "--kv", "10");
-    expect(1, "kv");
+    expect(2, "kv");
     RUN("attend", "--random", "1,3,2,8,8,16", "--mask", "q >= kv");
     expect(1, "3");
     RUN("attend", "--random", "1,2,1,8,8,12");
