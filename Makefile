@@ -151,6 +151,13 @@ $(BUILD)/tests/interpose/count.so: tests/interpose/count.c $(BUILD)/flags
 	@mkdir -p $(@D)
 	$(CC) $(CSTD) $(OPT) $(WARN) -shared -fPIC -o $@ $< -ldl
 
+# Two versions of one library, and one that ends its process, for tests/cli/test_doctor.c.
+nccl_stubs := $(foreach v,21600 22800 0,$(BUILD)/tests/interpose/nccl_$v.so)
+$(nccl_stubs): $(BUILD)/tests/interpose/nccl_%.so: tests/interpose/nccl_stub.c $(BUILD)/flags
+	@mkdir -p $(@D)
+	$(CC) $(CSTD) $(OPT) $(WARN) -DSTUB_VERSION=$* -shared -fPIC -Wl,-soname,libnccl.so.2 -o $@ $<
+$(BUILD)/tests/cli/test_doctor: | $(nccl_stubs)
+
 test: $(program) $(test_bins) $(BUILD)/tests/interpose/count.so $(BUILD)/tests/cli/make_tiny ## all tests; ends with 'N passed, N failed, N skipped'
 	@PACELINE_PROGRAM=$(BUILD)/paceline tools/runtests.sh $(BUILD) $(test_bins) $(test_scripts)
 

@@ -1,7 +1,10 @@
 /* paceline doctor: what this machine offers to the program: CPU, threads, memory and its limits, every
- * library by the file that is really loaded and the version it reports. Looks only: changes and starts
- * nothing. */
+ * library by the file that is really loaded and the version it reports; with --python, the CUDA packages of
+ * a Python environment. Looks only: changes nothing. */
 #include "cli/command.h"
+#include "cli/doctor_finding.h"
+#include "cli/doctor_limits.h"
+#include "cli/doctor_python.h"
 #include "core/arena.h"
 #include "core/env.h"
 #include "core/file.h"
@@ -17,6 +20,8 @@
 
 static const arg_spec spec[] = {
     {"--json", ARG_FLAG, NULL, "print one JSON object"},
+    {"--python", ARG_TEXT, "DIR",
+     "also the CUDA packages of a Python environment: its root or site-packages"},
     {"--threads", ARG_INT, "N", "CPU threads to look at (default: usable CPUs)"},
     {NULL, ARG_FLAG, NULL, NULL},
 };
@@ -65,47 +70,23 @@ static int look_up(const library *l, char *path, size_t n, char *version, size_t
     return 1;
 }
 
-/* A number in a small file of the system, or -1 ("max" and absent files alike). */
-static double system_number(const char *path) {
-    char text[64] = "";
-    double v;
-    FILE *f = fopen(path, "r");
-    if (!f) return -1;
-    size_t n = fread(text, 1, sizeof text - 1, f);
-    fclose(f);
-    while (n && (text[n - 1] == '\n' || text[n - 1] == ' ')) text[--n] = 0;
-    return args_parse_real(text, &v) ? v : -1;
-}
-
-static double memory_limit(void) {
-    double v = system_number("/sys/fs/cgroup/memory.max");
-    if (v < 0) v = system_number("/sys/fs/cgroup/memory/memory.limit_in_bytes");
-    return v > 1e15 ? -1 : v;
-}
-
 static double physical_memory(void) {
     return (double)sysconf(_SC_PHYS_PAGES) * (double)sysconf(_SC_PAGESIZE);
-}
-
-static void add(json_t *o, const char *section, const char *text, const char *advice) {
-    json_t *f = json_object();
-    json_object_set_new(f, "item", json_string(section));
-    json_object_set_new(f, "finding", json_string(text));
-    if (advice) json_object_set_new(f, "fix", json_string(advice));
-    json_array_append_new(o, f);
 }
 
 static void look_cpu(json_t *out, const dev *d) {
     char text[256];
     snprintf(text, sizeof text, "%d usable CPUs, %d threads, kernels for %s", pool_cpus(),
              dev_threads(d), dev_isa_name(dev_get_isa(d)));
-    add(out, "cpu", text,
+    doctor_finding_add(
+        out, "cpu", text,
         dev_get_isa(d) == DEV_ISA_PORTABLE
             ? "this CPU, or PACELINE_ISA, allows portable kernels only: expect low speed"
             : NULL);
     snprintf(text, sizeof text, "%s%s%s", dev_blas_path(d), dev_blas_note(d)[0] ? "; " : "",
              dev_blas_note(d));
-    add(out, "matrices", text,
+    doctor_finding_add(
+        out, "matrices", text,
         !strcmp(dev_blas_path(d), "plain C")
             ? "install a serial OpenBLAS (Debian: libopenblas0-serial) for faster training"
             : NULL);
@@ -114,31 +95,34 @@ static void look_cpu(json_t *out, const dev *d) {
 static void look_memory(json_t *out) {
     struct rlimit as, files;
     char text[256], a[24], b[24];
-    double limit = memory_limit();
+    double limit = doctor_limits_memory();
     getrlimit(RLIMIT_AS, &as);
     getrlimit(RLIMIT_NOFILE, &files);
     snprintf(text, sizeof text, "%s physical, container limit %s, address space %s",
              str_bytes(physical_memory(), a), limit < 0 ? "none" : str_bytes(limit, b),
              as.rlim_cur == RLIM_INFINITY ? "unlimited" : "limited by ulimit -v");
-    add(out, "memory", text,
-        limit > 0 && limit < 1e9 ? "the container allows less than 1 GB: raise its memory limit"
-                                 : NULL);
+    doctor_finding_add(out, "memory", text,
+                       limit > 0 && limit < 1e9
+                           ? "the container allows less than 1 GB: raise its memory limit"
+                           : NULL);
     snprintf(text, sizeof text, "%llu open files", (unsigned long long)files.rlim_cur);
-    add(out, "files", text, files.rlim_cur < 256 ? "raise the limit with ulimit -n 1024" : NULL);
+    doctor_finding_add(out, "files", text,
+                       files.rlim_cur < 256 ? "raise the limit with ulimit -n 1024" : NULL);
 }
 
 static void look_disk(json_t *out) {
     char text[256], a[24];
     uint64_t bytes;
     if (file_free_bytes(".", &bytes)) {
-        add(out, "disk", err_text(), NULL);
+        doctor_finding_add(out, "disk", err_text(), NULL);
         err_clear();
         return;
     }
     snprintf(text, sizeof text, "%s free here", str_bytes((double)bytes, a));
-    add(out, "disk", text,
-        bytes < (UINT64_C(1) << 30) ? "less than 1 GiB is free: a run may not be able to save"
-                                    : NULL);
+    doctor_finding_add(out, "disk", text,
+                       bytes < (UINT64_C(1) << 30)
+                           ? "less than 1 GiB is free: a run may not be able to save"
+                           : NULL);
 }
 
 static void look_libraries(json_t *out) {
@@ -146,13 +130,15 @@ static void look_libraries(json_t *out) {
     for (int i = 0; i < LIBRARIES; i++) {
         if (!look_up(&libraries[i], path, sizeof path, version, sizeof version)) continue;
         snprintf(text, sizeof text, "%s %s", version, path);
-        add(out, libraries[i].name, text, NULL);
+        doctor_finding_add(out, libraries[i].name, text, NULL);
     }
 }
 
 static void look_switches(json_t *out) {
     for (int i = 0; i < ENV_COUNT; i++)
-        if (env_get((env_key)i)) add(out, env_name((env_key)i), env_get((env_key)i), NULL);
+        if (env_get((env_key)i))
+            doctor_finding_add(out, env_name((env_key)i), env_get((env_key)i), NULL);
+    if (env_library_path()) doctor_finding_add(out, "LD_LIBRARY_PATH", env_library_path(), NULL);
 }
 
 static void print_findings(const json_t *list) {
@@ -170,13 +156,24 @@ static err run(const args *a) {
     int64_t threads;
     dev *d;
     TRY(args_int(a, "--threads", 0, 0, 1024, &threads));
-    TRY(dev_open_cpu(&d, &(dev_config){.threads = (int)threads}));
+    const char *python = args_text(a, "--python", NULL);
+    json_t *packages = json_array();
+    /* First, while there is one thread: it forks. */
+    err e = python ? doctor_python_look(packages, python) : ERR_OK;
+    if (!e) e = dev_open_cpu(&d, &(dev_config){.threads = (int)threads});
+    if (e) {
+        json_decref(packages);
+        return e;
+    }
     json_t *list = json_array(), *root = json_object();
     look_cpu(list, d);
     look_memory(list);
     look_disk(list);
+    doctor_limits_look(list);
     look_libraries(list);
     look_switches(list);
+    json_array_extend(list, packages);
+    json_decref(packages);
     json_object_set_new(root, "findings", list);
     if (args_has(a, "--json")) {
         char *text = json_dumps(root, JSON_INDENT(1));
@@ -192,8 +189,8 @@ static err run(const args *a) {
 
 const command command_doctor = {
     .name = "doctor",
-    .usage = "doctor [--json]",
-    .summary = "what this machine offers: CPU, memory limits, libraries; and what to fix",
+    .usage = "doctor [--python DIR] [--json]",
+    .summary = "what this machine offers: CPU, limits, libraries, Python packages; and what to fix",
     .spec = spec,
     .run = run,
 };

@@ -21,3 +21,8 @@ const char *env_get(env_key k) {
 const char *env_name(env_key k) { return switches[k].name; }
 
 const char *env_help(env_key k) { return switches[k].help; }
+
+const char *env_library_path(void) {
+    const char *v = getenv("LD_LIBRARY_PATH");
+    return v && *v ? v : NULL;
+}

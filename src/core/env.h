@@ -14,5 +14,7 @@ typedef enum env_key {
 const char *env_get(env_key k); /* NULL when unset or empty */
 const char *env_name(env_key k);
 const char *env_help(env_key k);
+/* LD_LIBRARY_PATH, the loader's and no switch of ours: doctor tells what it hides. NULL as above. */
+const char *env_library_path(void);
 
 #endif
