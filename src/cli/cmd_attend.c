@@ -2,6 +2,7 @@
  * Writes o and lse (and dq, dk, dv) as safetensors; --explain tells what was chosen and what it took.
  * It is a thin shell: checks of the problem are those of flex. */
 #include "cli/attend_in.h"
+#include "cli/attend_picture.h"
 #include "cli/captures.h"
 #include "cli/command.h"
 #include "core/clock.h"
@@ -21,6 +22,8 @@ static const arg_spec spec[] = {
     {"--scale", ARG_REAL, "X", "factor of q.k (default 1/sqrt(D))"},
     {"--backward", ARG_FLAG, NULL, "also gradients; do is all ones when the file has none"},
     {"--out", ARG_TEXT, "FILE", "write o, lse and with --backward dq, dk, dv"},
+    {"--png", ARG_TEXT, "FILE", "draw the weights of one head of batch 0 as a PNG picture"},
+    {"--png-head", ARG_INT, "H", "the query head to draw (default 0)"},
     {"--device", ARG_TEXT, "cpu", "device (this build knows cpu)"},
     {"--threads", ARG_INT, "N", "CPU threads (default: usable CPUs)"},
     {"--explain", ARG_FLAG, NULL,
@@ -160,26 +163,33 @@ static void report(const job *j) {
 }
 
 static err execute(job *j, const args *a) {
-    const char *let[ARGS_MAX_MANY], *in = args_text(a, "--in", NULL),
-                                    *device = args_text(a, "--device", "cpu"),
-                                    *mask = args_text(a, "--mask", NULL);
+    const char *let[ARGS_MAX_MANY],
+        *in = args_text(a, "--in", NULL), *device = args_text(a, "--device", "cpu"),
+        *mask = args_text(a, "--mask", NULL), *png = args_text(a, "--png", NULL);
     int n_let = args_many(a, "--let", let, ARGS_MAX_MANY);
-    int64_t threads;
+    int64_t threads, head;
     j->backward = args_has(a, "--backward");
     TRY(args_int(a, "--threads", 0, 0, 1024, &threads));
     if (strcmp(device, "cpu") && strcmp(device, "cpu:0"))
         return err_set(ERR_USAGE, "device '%s' is unknown; this build knows cpu", device);
+    TRY(args_int(a, "--png-head", 0, 0, INT32_MAX, &head));
+    if (!png && args_has(a, "--png-head"))
+        return err_set(ERR_USAGE, "--png-head is given without --png");
     if (!mask && n_let) return err_set(ERR_USAGE, "--let is given without --mask");
     if (args_has(a, "--out")) TRY(file_check_output(args_text(a, "--out", NULL)));
+    if (png) TRY(file_check_output(png));
     TRY(arena_create(&j->mem, "attend", 0));
     TRY(dev_open_cpu(&j->d, &(dev_config){.threads = (int)threads}));
     if (in) TRY(safetensors_open(&j->file, in));
     TRY(attend_in_load(&j->in, a, j->file, j->backward, j->mem));
     if (mask) TRY(captures_open(&j->cap, mask, j->file, let, n_let));
     TRY(make_plan(j, a));
+    if (png) TRY(attend_picture_check(flex_plan_problem(j->plan), head));
     TRY(outputs(j));
     TRY(compute(j));
     if (args_has(a, "--out")) TRY(write_out(j, args_text(a, "--out", NULL)));
+    if (png)
+        TRY(attend_picture_png(flex_plan_problem(j->plan), &j->io, &j->cap, head, png, j->mem));
     if (args_has(a, "--explain")) TRY(explain(j));
     report(j);
     return ERR_OK;

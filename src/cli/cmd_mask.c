@@ -1,10 +1,13 @@
-/* paceline mask: builds the block mask of an expression and reports its tiles, bytes and build time.
+/* paceline mask: builds the block mask of an expression, reports its tiles, bytes and build time, and draws it.
  * The only inputs are the text, extents and captured values. No attention is run and no per-cell
- * buffer is made. */
+ * buffer is made but of masks small enough to be drawn cell by cell. */
 #include "cli/captures.h"
 #include "cli/command.h"
-#include "flex/blockmask.h"
+#include "cli/mask_picture.h"
+#include "core/file.h"
 #include <stdio.h>
+#include <sys/ioctl.h>
+#include <unistd.h>
 
 static const arg_spec spec[] = {
     {"--q", ARG_INT, "L", "query length (needed)"},
@@ -16,6 +19,8 @@ static const arg_spec spec[] = {
     {"--let", ARG_MANY, "NAME=VALUE", "a captured scalar; may be repeated"},
     {"--in", ARG_TEXT, "FILE", "safetensors file with captured arrays, by name"},
     {"--threads", ARG_INT, "N", "CPU threads (default: usable CPUs)"},
+    {"--map", ARG_FLAG, NULL, "draw the tiles as text; on a terminal this is done anyway"},
+    {"--png", ARG_TEXT, "FILE", "draw the tiles (small masks: the cells) as a PNG picture"},
     {"--json", ARG_FLAG, NULL, "print one JSON object"},
     {"--explain", ARG_FLAG, NULL, "also print runs, undecided tiles and what was proven"},
     {NULL, ARG_FLAG, NULL, NULL},
@@ -79,8 +84,19 @@ static err build(const args *a, const captures *c, dev *d, arena *mem, block_mas
                            mem, d);
 }
 
+static err print_map(const block_mask *m, const captures *c, arena *mem) {
+    struct winsize size = {0};
+    str text = {0};
+    int width = ioctl(STDOUT_FILENO, TIOCGWINSZ, &size) == 0 && size.ws_col ? size.ws_col : 80;
+    err e = mask_picture_text(m, c, width, mem, &text);
+    if (!e && text.s) printf("\n%s", text.s);
+    str_free(&text);
+    return e;
+}
+
 static err run(const args *a) {
-    const char *let[ARGS_MAX_MANY], *in = args_text(a, "--in", NULL);
+    const char *let[ARGS_MAX_MANY], *in = args_text(a, "--in", NULL),
+                                    *png = args_text(a, "--png", NULL);
     int n_let = args_many(a, "--let", let, ARGS_MAX_MANY);
     st_file *file = NULL;
     captures c = {0};
@@ -90,15 +106,21 @@ static err run(const args *a) {
     int64_t threads;
     err e = args_int(a, "--threads", 0, 0, 1024, &threads);
     if (e) return e;
+    if (args_has(a, "--map") && args_has(a, "--json"))
+        return err_set(ERR_USAGE, "--map draws text and --json prints an object: choose one");
+    if (png) TRY(file_check_output(png));
     if (in) TRY_GOTO(safetensors_open(&file, in), done);
     TRY_GOTO(captures_open(&c, a->positional[0], file, let, n_let), done);
     TRY_GOTO(arena_create(&mem, "mask", 0), done);
     TRY_GOTO(dev_open_cpu(&d, &(dev_config){.threads = (int)threads}), done);
     TRY_GOTO(build(a, &c, d, mem, &m), done);
-    if (args_has(a, "--json"))
+    if (png) TRY_GOTO(mask_picture_png(&m, &c, png, mem), done);
+    if (args_has(a, "--json")) {
         print_json(&m);
-    else
-        print_text(&m, args_has(a, "--explain"));
+        goto done;
+    }
+    print_text(&m, args_has(a, "--explain"));
+    if (args_has(a, "--map") || isatty(STDOUT_FILENO)) e = print_map(&m, &c, mem);
 done:
     dev_close(d);
     arena_destroy(mem);
