@@ -197,7 +197,7 @@ demo-model: ## fetch and check the demo's model
 	@demo/fetch_model.sh
 
 demo: ## the whole road on a small model: answers, training, decoding (LONG=1: an hour)
-	@$(MAKE) --no-print-directory all demo-model
+	@$(MAKE) --no-print-directory -j$(shell nproc) all demo-model
 	@PACELINE_PROGRAM=$(BUILD)/paceline LONG='$(LONG)' demo/run.sh
 
 lint: lib $(program) ## what a machine can judge of the house rules

@@ -9,7 +9,7 @@ program=${PACELINE_PROGRAM:-build/paceline}
 model=models/SmolLM2-135M-Instruct.Q4_1.gguf
 if [ -n "${LONG:-}" ]; then
     run=runs/demo-long prompts=600 answer=192
-    settings=(run.epochs=4 anchors.per_document=96)
+    settings=(run.epochs=4)
 else
     run=runs/demo prompts=300 answer=128 settings=()
 fi
