@@ -5,6 +5,7 @@
 #include "cli/attend_picture.h"
 #include "cli/captures.h"
 #include "cli/command.h"
+#include "cli/open_dev.h"
 #include "core/clock.h"
 #include "core/file.h"
 #include <math.h>
@@ -163,15 +164,12 @@ static void report(const job *j) {
 }
 
 static err execute(job *j, const args *a) {
-    const char *let[ARGS_MAX_MANY],
-        *in = args_text(a, "--in", NULL), *device = args_text(a, "--device", "cpu"),
-        *mask = args_text(a, "--mask", NULL), *png = args_text(a, "--png", NULL);
+    const char *let[ARGS_MAX_MANY], *in = args_text(a, "--in", NULL),
+                                    *mask = args_text(a, "--mask", NULL),
+                                    *png = args_text(a, "--png", NULL);
     int n_let = args_many(a, "--let", let, ARGS_MAX_MANY);
-    int64_t threads, head;
+    int64_t head;
     j->backward = args_has(a, "--backward");
-    TRY(args_int(a, "--threads", 0, 0, 1024, &threads));
-    if (strcmp(device, "cpu") && strcmp(device, "cpu:0"))
-        return err_set(ERR_USAGE, "device '%s' is unknown; this build knows cpu", device);
     TRY(args_int(a, "--png-head", 0, 0, INT32_MAX, &head));
     if (!png && args_has(a, "--png-head"))
         return err_set(ERR_USAGE, "--png-head is given without --png");
@@ -179,7 +177,7 @@ static err execute(job *j, const args *a) {
     if (args_has(a, "--out")) TRY(file_check_output(args_text(a, "--out", NULL)));
     if (png) TRY(file_check_output(png));
     TRY(arena_create(&j->mem, "attend", 0));
-    TRY(dev_open_cpu(&j->d, &(dev_config){.threads = (int)threads}));
+    TRY(open_dev(a, &j->d));
     if (in) TRY(safetensors_open(&j->file, in));
     TRY(attend_in_load(&j->in, a, j->file, j->backward, j->mem));
     if (mask) TRY(captures_open(&j->cap, mask, j->file, let, n_let));

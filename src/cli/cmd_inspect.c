@@ -34,11 +34,9 @@ static err show_safetensors(const char *path) {
 }
 
 static void print_gguf_tensor(const gguf_tensor *t) {
-    tensor view = {.name = t->name, .ndim = t->ndim};
     char shape[128];
-    memcpy(view.dim, t->dim, sizeof t->dim);
     printf("  %-5s %-20s %s\n", gguf_type_name(t->ggml_type),
-           tensor_shape_text(&view, shape, sizeof shape), t->name);
+           gguf_shape_text(t, shape, sizeof shape), t->name);
 }
 
 static err show_gguf(const char *path) {

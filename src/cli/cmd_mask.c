@@ -4,6 +4,7 @@
 #include "cli/captures.h"
 #include "cli/command.h"
 #include "cli/mask_picture.h"
+#include "cli/open_dev.h"
 #include "core/file.h"
 #include <stdio.h>
 #include <sys/ioctl.h>
@@ -103,16 +104,14 @@ static err run(const args *a) {
     arena *mem = NULL;
     dev *d = NULL;
     block_mask m;
-    int64_t threads;
-    err e = args_int(a, "--threads", 0, 0, 1024, &threads);
-    if (e) return e;
+    err e;
     if (args_has(a, "--map") && args_has(a, "--json"))
         return err_set(ERR_USAGE, "--map draws text and --json prints an object: choose one");
     if (png) TRY(file_check_output(png));
     if (in) TRY_GOTO(safetensors_open(&file, in), done);
     TRY_GOTO(captures_open(&c, a->positional[0], file, let, n_let), done);
     TRY_GOTO(arena_create(&mem, "mask", 0), done);
-    TRY_GOTO(dev_open_cpu(&d, &(dev_config){.threads = (int)threads}), done);
+    TRY_GOTO(open_dev(a, &d), done);
     TRY_GOTO(build(a, &c, d, mem, &m), done);
     if (png) TRY_GOTO(mask_picture_png(&m, &c, png, mem), done);
     if (args_has(a, "--json")) {

@@ -4,6 +4,7 @@
  * rounded to bf16 once on load, as always, unless --keep-f32. */
 #include "cli/command.h"
 #include "cli/probe_in.h"
+#include "cli/open_dev.h"
 #include "core/file.h"
 #include "decode/decode.h"
 #include "model/drafter.h"
@@ -214,21 +215,16 @@ static err check_input(const job *j, int with_drafter) {
 static err prepare(job *j, const args *a) {
     const char *path, *in, *out, *dir = args_text(a, "--drafter", NULL),
                                  *taps = args_text(a, "--taps", NULL);
-    const char *device = args_text(a, "--device", "cpu");
-    int64_t threads;
     TRY(args_need(a, "--target", &path));
     TRY(args_need(a, "--in", &in));
     TRY(args_need(a, "--out", &out));
-    TRY(args_int(a, "--threads", 0, 0, 1024, &threads));
-    if (strcmp(device, "cpu") && strcmp(device, "cpu:0"))
-        return err_set(ERR_USAGE, "device '%s' is unknown; this build knows cpu", device);
     if (args_has(a, "--backward") && !dir)
         return err_set(ERR_USAGE, "--backward needs --drafter: the target is frozen");
     if (dir && taps)
         return err_set(ERR_USAGE, "--taps is given and the drafter has its own: choose one");
     TRY(file_check_output(out));
     TRY(arena_create(&j->mem, "probe", 0));
-    TRY(dev_open_cpu(&j->d, &(dev_config){.threads = (int)threads}));
+    TRY(open_dev(a, &j->d));
     TRY(target_load(&j->t, j->d, path, &(target_options){.keep_f32 = args_has(a, "--keep-f32")}));
     TRY(safetensors_open(&j->file, in));
     TRY(probe_in_load(&j->in, j->file, target_get_config(j->t)->vocab, j->mem));

@@ -73,15 +73,14 @@ static int command_help(const command *c) {
 }
 
 static int run_command(const command *c, int argc, char **argv) {
-    static const char *const levels[] = {"debug", "info", "warn", "error"};
     const char *level = env_get(ENV_PACELINE_LOG);
+    log_level chosen;
     args a;
-    for (int i = 0; level && i < 4; i++)
-        if (!strcmp(level, levels[i])) log_set_level((log_level)i), level = NULL;
-    if (level)
+    if (level && !log_parse_level(level, &chosen))
         return fail(c->name,
                     err_set(ERR_USAGE,
                             "PACELINE_LOG is '%s'; it must be debug, info, warn or error", level));
+    if (level) log_set_level(chosen);
     err e = args_parse(&a, c->spec, argc, argv, c->min_pos, c->max_pos);
     if (e) return fail(c->name, e);
     if (a.help) return command_help(c);

@@ -2,6 +2,7 @@
  * which they are cheapest to refuse: tokenizer and template before weights, the target before the
  * drafter that must fit it. */
 #include "cli/session.h"
+#include "cli/open_dev.h"
 #include "core/clock.h"
 #include "core/file.h"
 #include <stdio.h>
@@ -10,14 +11,12 @@
 static err load(session *s, const args *a) {
     const char *path, *dir = args_text(a, "--drafter", NULL),
                       *template = args_text(a, "--template", "auto");
-    int64_t threads;
     TRY(args_need(a, "--target", &path));
-    TRY(args_int(a, "--threads", 0, 0, 1024, &threads));
     if (file_is_dir(path))
         return err_set(
             ERR_REFUSED,
             "%s is a folder, which brings no tokenizer yet; give a GGUF file as --target", path);
-    TRY(dev_open_cpu(&s->d, &(dev_config){.threads = (int)threads}));
+    TRY(open_dev(a, &s->d));
     TRY(gguf_open(&s->file, path));
     TRY(tokenizer_load_gguf(&s->tok, s->file));
     TRY(chat_template_open(&s->chat, template, s->tok));

@@ -1,0 +1,12 @@
+/* The device of a command, from its options --device and --threads; tables without --device mean the CPU.
+ *
+ * One place knows which devices this build has. It opens and checks; the command closes the handle. */
+#ifndef CLI_OPEN_DEV_H
+#define CLI_OPEN_DEV_H
+#include "cli/args.h"
+#include "dev/dev.h"
+
+/* ERR_USAGE for unknown devices and numbers of threads outside 0..1024 (0: usable CPUs). */
+MUST_CHECK err open_dev(const args *a, dev **out);
+
+#endif
