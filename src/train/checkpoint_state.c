@@ -21,7 +21,7 @@ typedef struct field {
     int64_t *value;
 } field;
 
-enum { FIELDS = 10 };
+enum { FIELDS = 12 };
 static void fields_of(checkpoint_state *s, field f[FIELDS]) {
     const field list[FIELDS] = {{"update", &s->update},
                                 {"updates", &s->updates},
@@ -32,7 +32,9 @@ static void fields_of(checkpoint_state *s, field f[FIELDS]) {
                                 {"cursor_epoch", &s->cursor.epoch},
                                 {"cursor_next", &s->cursor.next},
                                 {"cursor_rows", &s->cursor.rows},
-                                {"cursor_tokens", &s->cursor.tokens}};
+                                {"cursor_tokens", &s->cursor.tokens},
+                                {"cursor_docs", &s->cursor.docs},
+                                {"data_docs", &s->data_docs}};
     memcpy(f, list, sizeof list);
 }
 
