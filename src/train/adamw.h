@@ -18,10 +18,10 @@ enum { ADAMW_CHUNK = 16384 }; /* elements; shards are whole chunks */
 typedef struct adamw {
     adamw_config cfg;
     const drafter_layout *layout;
-    float *m, *v;            /* [layout->total], shared by the ranks: each works on its shard */
-    double *partial;         /* [adamw_chunks] one sum of squares per chunk */
-    int64_t first, end;      /* chunks of this rank's shard */
-    int64_t steps;           /* steps taken: bad ones are not */
+    float *m, *v;       /* [layout->total], shared by the ranks: each works on its shard */
+    double *partial;    /* [adamw_chunks] one sum of squares per chunk */
+    int64_t first, end; /* chunks of this rank's shard */
+    int64_t steps;      /* steps taken: bad ones are not */
 } adamw;
 
 typedef struct adamw_report {

@@ -23,7 +23,7 @@ typedef struct train_plan_line {
     size_t bytes;
 } train_plan_line;
 typedef struct train_plan_drafter {
-    const char *name; /* "" without names */
+    const char *name;                /* "" without names */
     int64_t params, anchors_per_row; /* most */
     int ranks;
 } train_plan_drafter;

@@ -73,7 +73,7 @@ static err time_drafter(train *t, const train_drafter *k, dev *d, const data_row
 }
 
 /* Seconds of target and drafters with so many threads. */
-static err time_with(train *t, int threads, double *target, double *drafters) {
+static err time_with(train *t, int threads, double *by_target, double *drafters) {
     dev *d = NULL;
     arena *a = NULL;
     data_row row;
@@ -84,7 +84,7 @@ static err time_with(train *t, int threads, double *target, double *drafters) {
     err e = arena_create(&a, "measurement", 0);
     if (!e) e = sample_row(t, &row, a);
     if (!e) e = arena_alloc(a, (size_t)row.n, width * sizeof *taps, &taps);
-    if (!e) e = time_target(t, d, &row, taps, target);
+    if (!e) e = time_target(t, d, &row, taps, by_target);
     *drafters = 0;
     for (int i = 0; !e && i < t->n_drafters; i++)
         e = time_drafter(t, &t->drafter[i], d, &row, taps, drafters);
@@ -103,14 +103,14 @@ static double on_share(double with_all, double with_half, int all, int half, int
 }
 
 err train__measure_split(train *t, int threads, int *target_threads) {
-    double target[2], drafters[2], best = 0;
+    double by_target[2], drafters[2], best = 0;
     const int half = (threads + 1) / 2;
-    TRY(time_with(t, threads, &target[0], &drafters[0]));
-    TRY(time_with(t, half, &target[1], &drafters[1]));
-    const double turns = target[0] + drafters[0];
+    TRY(time_with(t, threads, &by_target[0], &drafters[0]));
+    TRY(time_with(t, half, &by_target[1], &drafters[1]));
+    const double turns = by_target[0] + drafters[0];
     *target_threads = 0;
     for (int k = 1; k < threads; k++) {
-        const double a = on_share(target[0], target[1], threads, half, k);
+        const double a = on_share(by_target[0], by_target[1], threads, half, k);
         const double b = on_share(drafters[0], drafters[1], threads, half, threads - k);
         const double slower = a > b ? a : b;
         if (*target_threads && slower >= best) continue;
@@ -120,12 +120,13 @@ err train__measure_split(train *t, int threads, int *target_threads) {
     const double gain = turns / best;
     const int split = *target_threads;
     if (gain < 1.05) *target_threads = 0;
-    snprintf(t->plan.placement, sizeof t->plan.placement,
-             *target_threads
-                 ? "target on cpu:0 with %d threads, drafters on cpu:1 with %d: measured %.2f times "
-                   "the rate of turns on one device"
-                 : "turns on cpu:0: target on %d and drafters on %d threads side by side were "
-                   "measured at %.2f times their rate, and less than 1.05 is not worth the memory",
-             split, threads - split, gain);
+    snprintf(
+        t->plan.placement, sizeof t->plan.placement,
+        *target_threads
+            ? "target on cpu:0 with %d threads, drafters on cpu:1 with %d: measured %.2f times "
+              "the rate of turns on one device"
+            : "turns on cpu:0: target on %d and drafters on %d threads side by side were "
+              "measured at %.2f times their rate, and less than 1.05 is not worth the memory",
+        split, threads - split, gain);
     return ERR_OK;
 }

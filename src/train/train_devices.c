@@ -125,11 +125,14 @@ static int all_auto(const train *t) {
     return yes;
 }
 
+static err check_limits(const train *t);
+
 /* Everything is auto: one device in turns, or the target on one and the drafters on another. */
-static err place_auto(train *t) {
+err train__place_auto(train *t) {
     train_device *first = NULL, *second = NULL;
     int target_threads = 0;
     const int threads = dev_threads(t->loader);
+    if (t->n_targets) return ERR_OK; /* placed by lists */
     TRY(add_device(t, "devices", "cpu:0", &first));
     if (threads > 1) TRY(train__measure_split(t, threads, &target_threads));
     if (target_threads) {
@@ -157,29 +160,27 @@ static err check_limits(const train *t) {
     return ERR_OK;
 }
 
+/* By lists. With auto for everything nothing is placed yet. */
 err train__place(train *t) {
     const char *const *items = NULL;
     train_device *on[TRAIN_MAX_DEVICES];
-    /* A list adds each of its devices once, so the lists' lengths bound the number of devices. */
+    const char *where = recipe_where(t->r, RECIPE_devices_target);
+    /* A list adds each of its devices once, so their kinds bound the number of devices. */
     TRY(arena_alloc(t->small, TRAIN_MAX_CPUS, sizeof *t->device, &t->device));
-    if (all_auto(t)) {
-        TRY(place_auto(t));
+    if (all_auto(t)) return ERR_OK;
+    if (recipe_is_auto(t->r, RECIPE_devices_target)) {
+        TRY(add_device(t, where, "cpu:0", &on[0]));
+        TRY(take_targets(t, on, 1));
     } else {
-        const char *where = recipe_where(t->r, RECIPE_devices_target);
-        if (recipe_is_auto(t->r, RECIPE_devices_target)) {
-            TRY(add_device(t, where, "cpu:0", &on[0]));
-            TRY(take_targets(t, on, 1));
-        } else {
-            const int n = recipe_list(t->r, RECIPE_devices_target, &items);
-            if (n > TRAIN_MAX_DEVICES)
-                return err_set(ERR_RECIPE, "%s: %d devices are named; %d are the most", where, n,
-                               TRAIN_MAX_DEVICES);
-            TRY(add_list(t, where, items, n, on));
-            TRY(take_targets(t, on, n));
-        }
-        TRY(place_drafters(t, t->target[0].on));
-        snprintf(t->plan.placement, sizeof t->plan.placement, "as devices of the recipe says");
+        const int n = recipe_list(t->r, RECIPE_devices_target, &items);
+        if (n > TRAIN_MAX_DEVICES)
+            return err_set(ERR_RECIPE, "%s: %d devices are named; %d are the most", where, n,
+                           TRAIN_MAX_DEVICES);
+        TRY(add_list(t, where, items, n, on));
+        TRY(take_targets(t, on, n));
     }
+    TRY(place_drafters(t, t->target[0].on));
+    snprintf(t->plan.placement, sizeof t->plan.placement, "as the recipe's lists say");
     return check_limits(t);
 }
 

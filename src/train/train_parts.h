@@ -24,13 +24,15 @@ typedef struct train_device {
     char name[16];
     int index, threads; /* of cpu:index; its share of threads */
     dev *d;
-    pthread_mutex_t turn; /* held by the role that computes; never while it waits for another role */
+    pthread_mutex_t
+        turn; /* held by the role that computes; never while it waits for another role */
 } train_device;
 
 /* A role's face: its name and its place on the board, NULL before its thread has begun. */
 typedef struct train_role {
     char name[HEART_NAME];
     heart_role *heart;
+    train_memory_counts memory; /* of its arenas; under train.guard */
 } train_role;
 
 /* One row with its features, in a ring. */
@@ -62,6 +64,7 @@ typedef struct train_rank {
     adamw opt;             /* this rank's shard */
     step step;
     int64_t update; /* done */
+    int whole;      /* weights and moments are those of `update`, on every rank */
     int64_t first;  /* row of this rank that is entry 0 of its ring */
     ring *in;
     train_slot *slots; /* [ring capacity] */
@@ -93,7 +96,7 @@ struct train_drafter {
     row_file *rows;
     int64_t unmoved, first_update;
     double seconds; /* of updates in this process */
-    /* Under train.lock. */
+    /* Under train.guard. */
     train_progress shown;
     err failed;
     char failure[1024];
@@ -106,7 +109,7 @@ struct train {
     train_options opt;
     const char *run; /* the run folder */
     arena *small;    /* layouts, prompts, tables */
-    dev *loader;     /* all threads: loads, prepares, measures; NULL once devices have their shares */
+    dev *loader; /* all threads: loads, prepares, measures; NULL once devices have their shares */
     train_device *device; /* [n_devices] */
     int n_devices;
     target *t;
@@ -128,13 +131,15 @@ struct train {
     data_cursor from;    /* where this process begins: of the drafter that is least far */
     int64_t from_update; /* updates done there */
     data_cursor *mark;   /* [updates - from_update + 1] the cursor after each update */
-    int lock;            /* -1: not held */
+    size_t mark_cap;
+    int lock; /* -1: not held */
 
     heart *heart;
     pthread_mutex_t guard; /* of shown, failed, stopped, ended, running */
     pthread_cond_t changed;
     int running; /* role threads that have not ended */
     int abandoned;
+    pthread_mutex_t watching; /* held while the watcher is called */
     train_watch watch;
     void *watch_ctx;
     const volatile int *stop;
@@ -142,8 +147,9 @@ struct train {
 
 /* train_config.c: every `auto` of a drafter's recipe resolved against target, tokenizer and drafter.init. */
 MUST_CHECK err train__drafter_config(const train *t, const recipe *r, drafter_config *c);
-/* train_devices.c: which roles run where, by the recipe's lists; then the handles. */
+/* train_devices.c: which roles run where, by the recipe's lists, or where everything is auto; then the handles. */
 MUST_CHECK err train__place(train *t);
+MUST_CHECK err train__place_auto(train *t);
 MUST_CHECK err train__open_devices(train *t);
 void train__close_devices(train *t);
 /* train_auto.c: the split of CPU threads that a short measurement favours; 0: one device in turns. */
@@ -158,7 +164,8 @@ int64_t train__count_unmoved(const train_drafter *d);
 void train__close_drafter(train_drafter *d);
 /* train_folder.c */
 MUST_CHECK err train__own_folder(train *t);
-MUST_CHECK err train__clear_folder(const train *t, const train_drafter *d);
+MUST_CHECK err train__sweep_folder(const char *dir);
+MUST_CHECK err train__clear_folder(const train_drafter *d);
 MUST_CHECK err train__write_text(const char *dir, const char *name, const char *text, size_t n);
 /* train_plan.c */
 MUST_CHECK err train__make_plan(train *t);
@@ -174,13 +181,20 @@ typedef struct train__update {
 } train__update;
 MUST_CHECK err train__one_update(train *t, train_rank *k, train__update *u);
 /* train_report.c: what follows an update on rank 0. */
-MUST_CHECK err train__follow(train *t, train_rank *k, const train__update *u);
+MUST_CHECK err train__follow(train *t, train_rank *k, train__update *u);
 
-/* train_run.c: a phase of a role begins. An error: the run is ending, or a watcher broke the role. */
-MUST_CHECK err train__phase(train *t, const train_role *role, const char *phase, int64_t step);
+/* train_role.c: a phase of a role begins. An error: the run is ending, or a watcher broke the role. */
+MUST_CHECK err train__phase(train *t, const train_role *role, const char *phase, int64_t at);
 /* A role's turn on its device; it may wait for the others there. */
-void train__begin_turn(train_device *on, const train_role *role, int64_t step);
+void train__begin_turn(train_device *on, const train_role *role, int64_t at);
 void train__end_turn(train_device *on);
+/* It waits for another role from now on, until its next phase. */
+void train__wait(const train_role *role, const char *what, int64_t at);
+/* The role's arenas (n, NULL among them is fine) as they are now, for train_memory. */
+void train__count_memory(train *t, train_role *role, arena *const *a, int n);
+/* A role's failure. Of a drafter (d) among several it ends that drafter alone, unless the recipe says stop; else the run. */
+void train__fail(train *t, train_drafter *d, const train_role *role, err e);
+int train__is_over(train *t, train_drafter *d); /* it takes no more rows */
 
 /* Whether an update that holds so many rows and context tokens is whole: another full row would not fit. */
 static inline int train__update_is_whole(const train *t, int64_t rows, int64_t tokens) {

@@ -81,7 +81,8 @@ static void open_learner(learner *k, const tiny_gguf *g, int64_t block) {
     assert_ok(arena_alloc(k->a, (size_t)k->l.total, sizeof(float), &k->params));
     assert_ok(arena_alloc(k->a, (size_t)k->l.total, sizeof(float), &k->grads));
     drafter_init(&k->l, 1, k->params);
-    assert_ok(arena_alloc(k->a, LONGEST * (size_t)c.hidden, (size_t)c.n_taps * sizeof(float), &k->taps));
+    assert_ok(
+        arena_alloc(k->a, LONGEST * (size_t)c.hidden, (size_t)c.n_taps * sizeof(float), &k->taps));
     assert_ok(arena_create(&k->target_work, "target",
                            target_forward_bytes(k->t, LONGEST, 1, dev_threads(k->d))));
     assert_ok(arena_create(&k->work, "work", step_bytes(k->d, k->t, &k->l, LONGEST, LONGEST)));
