@@ -85,6 +85,8 @@ static err run_train(const args *a) {
         progress_end(&bar);
     }
     str_free(&text);
+    /* Roles of an abandoned run still use both; the process ends with this command. */
+    if (train_is_abandoned(t)) return e;
     train_close(t);
     recipe_free(r);
     return e;

@@ -15,7 +15,7 @@ static err add_device(train *t, const char *where, const char *text, train_devic
     char *end = NULL;
     const long k = colon ? strtol(colon + 1, &end, 10) : 0;
     if (strncmp(text, "cpu", 3) != 0)
-        return err_set(ERR_REFUSED,
+        return err_set(ERR_RECIPE,
                        "%s: device %s cannot be used: this program has no kernels for it yet; name "
                        "cpu:0 to cpu:%d",
                        where, text, TRAIN_MAX_CPUS - 1);

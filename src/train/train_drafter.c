@@ -125,6 +125,7 @@ static err rank_memory(train *t, train_rank *k) {
     TRY(ring_create(&k->in, d->ring_capacity));
     k->step = (step){.d = k->on->d, .t = t->t, .layout = &d->l, .work = k->work};
     labels_decay(recipe_real(d->r, RECIPE_loss_gamma), d->l.cfg.block_size, k->step.decay);
+    train__count_rank_memory(t, k);
     return ERR_OK;
 }
 

@@ -71,6 +71,21 @@ static err open_drafters(train *t) {
     return ERR_OK;
 }
 
+/* Files of rows that are not there are refused before the run's folder is made. */
+static err check_files(const train *t) {
+    const char *const *paths = NULL;
+    const char *held = recipe_text(t->r, RECIPE_data_validation);
+    const int n = recipe_list(t->r, RECIPE_data_path, &paths);
+    for (int i = 0; i <= n; i++) {
+        const char *path = i < n ? paths[i] : held;
+        if (path[0] && !file_exists(path))
+            return err_set(ERR_IO, "%s: %s does not exist",
+                           recipe_where(t->r, i < n ? RECIPE_data_path : RECIPE_data_validation),
+                           path);
+    }
+    return ERR_OK;
+}
+
 /* The folder of prepared rows. A plan uses one that is there and makes none. */
 static err store_of(const train *t, char *path, size_t n, const char **store) {
     *store = path;
@@ -98,7 +113,7 @@ static err open_data(train *t) {
                        .chat = t->chat,
                        .max_length = longest,
                        .lenient = recipe_bool(r, RECIPE_data_lenient),
-                       .store = store,
+                       .store = NULL, //STORE
                        .allow_changed = recipe_bool(r, RECIPE_data_allow_changed),
                        .threads = dev_threads(t->loader),
                        .stop = t->opt.stop};
@@ -162,6 +177,7 @@ static err open_run(train *t) {
     TRY(open_models(t));
     TRY(open_drafters(t));
     TRY(train__place(t));
+    TRY(check_files(t));
     if (!t->opt.plan_only) TRY(train__own_folder(t));
     TRY(open_data(t));
     TRY(train__place_auto(t));

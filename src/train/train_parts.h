@@ -173,6 +173,7 @@ MUST_CHECK err train__make_plan(train *t);
 MUST_CHECK err train__target_memory(train *t, train_target *g);
 MUST_CHECK err train__target_role(train *t, train_target *g);
 MUST_CHECK err train__rank_role(train *t, train_rank *k);
+void train__count_rank_memory(train *t, train_rank *k);
 typedef struct train__update {
     step_sums sums; /* of all ranks */
     double loss, lr, grad_norm, seconds;

@@ -7,15 +7,19 @@
 #include "train/train_parts.h"
 #include <stdio.h>
 
+void train__count_rank_memory(train *t, train_rank *k) {
+    arena *const mine[] = {k->state, k->work, k->rank ? NULL : k->of->state};
+    train__count_memory(t, &k->role, mine, 3);
+}
+
 static err updates(train *t, train_rank *k) {
     train_drafter *d = k->of;
     int stop = 0;
     while (!stop && k->update < t->plan.updates) {
         train__update u;
-        arena *const mine[] = {k->state, k->work, k->rank ? NULL : d->state};
         TRY(train__one_update(t, k, &u));
         if (k->rank == 0) TRY(train__follow(t, k, &u));
-        train__count_memory(t, &k->role, mine, 3);
+        train__count_rank_memory(t, k);
         stop = u.stop && k->update < t->plan.updates;
     }
     if (!stop) return ERR_OK;
