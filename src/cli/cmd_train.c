@@ -24,7 +24,7 @@ static const arg_spec plan_spec[] = {
 };
 
 static volatile sig_atomic_t interrupts; /* set by the handler alone; read between updates */
-static volatile int stop_flag;
+static _Atomic int stop_flag;
 
 static void on_signal(int sig) {
     stop_flag = 1;

@@ -58,7 +58,7 @@ typedef struct train_options {
     err (*on_phase)(void *ctx, const char *role, const char *phase, int64_t step);
     void *on_phase_ctx;
     /* Non-zero ends preparation of rows before the run has begun (ERR_STOPPED); train_run has its own. */
-    const volatile int *stop;
+    const _Atomic int *stop;
 } train_options;
 MUST_CHECK err train_open(train **out, const recipe *r, const train_options *opt);
 /* Does nothing to a run that was abandoned: its threads may still be using everything. */
@@ -81,7 +81,7 @@ typedef struct train_progress {
 typedef void (*train_watch)(void *ctx, const train_progress *p);
 /* Runs to the end, or until *stop becomes non-zero (saved, ERR_STOPPED). The first failure ends the run, except one of a single
  * drafter among several with run.on_drafter_error: continue, which is returned when the others are done. */
-MUST_CHECK err train_run(train *t, train_watch watch, void *ctx, const volatile int *stop);
+MUST_CHECK err train_run(train *t, train_watch watch, void *ctx, const _Atomic int *stop);
 /* Whether roles still run although train_run has returned, because they did not end within run.end_seconds. The process must end then. */
 int train_is_abandoned(const train *t);
 

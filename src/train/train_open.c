@@ -71,36 +71,10 @@ static err open_drafters(train *t) {
     return ERR_OK;
 }
 
-/* Files of rows that are not there are refused before the run's folder is made. */
-static err check_files(const train *t) {
-    const char *const *paths = NULL;
-    const char *held = recipe_text(t->r, RECIPE_data_validation);
-    const int n = recipe_list(t->r, RECIPE_data_path, &paths);
-    for (int i = 0; i <= n; i++) {
-        const char *path = i < n ? paths[i] : held;
-        if (path[0] && !file_exists(path))
-            return err_set(ERR_IO, "%s: %s does not exist",
-                           recipe_where(t->r, i < n ? RECIPE_data_path : RECIPE_data_validation),
-                           path);
-    }
-    return ERR_OK;
-}
-
-/* The folder of prepared rows. A plan uses one that is there and makes none. */
-static err store_of(const train *t, char *path, size_t n, const char **store) {
-    *store = path;
-    if (recipe_is_auto(t->r, RECIPE_data_store))
-        TRY(file_join(path, n, t->run, "tokens"));
-    else
-        TRY(file_join(path, n, recipe_text(t->r, RECIPE_data_store), "."));
-    if (t->opt.plan_only && !file_is_dir(path)) *store = NULL;
-    return ERR_OK;
-}
-
-static err open_data(train *t) {
+/* What can be said of the rows before the run's folder is made. */
+static err check_rows(const train *t) {
     const recipe *r = t->r;
-    const char *const *paths = NULL, *store = NULL;
-    char path[TRAIN_PATH];
+    const char *const *paths = NULL;
     const int64_t longest = recipe_int(r, RECIPE_data_max_length);
     const int64_t context = target_get_config(t->t)->context;
     if (longest > context)
@@ -108,15 +82,28 @@ static err open_data(train *t) {
                        "%s: data.max_length is %" PRId64 ", beyond the target's context of %" PRId64
                        " tokens; lower it",
                        recipe_where(r, RECIPE_data_max_length), longest, context);
-    TRY(store_of(t, path, sizeof path, &store));
-    data_config cfg = {.tok = t->tok,
-                       .chat = t->chat,
-                       .max_length = longest,
-                       .lenient = recipe_bool(r, RECIPE_data_lenient),
-                       .store = NULL, //STORE
-                       .allow_changed = recipe_bool(r, RECIPE_data_allow_changed),
-                       .threads = dev_threads(t->loader),
-                       .stop = t->opt.stop};
+    const char *held = recipe_text(t->r, RECIPE_data_validation);
+    const int n = recipe_list(r, RECIPE_data_path, &paths);
+    for (int i = 0; i <= n; i++) {
+        const char *path = i < n ? paths[i] : held;
+        if (path[0] && !file_exists(path))
+            return err_set(ERR_IO, "%s: %s does not exist",
+                           recipe_where(r, i < n ? RECIPE_data_path : RECIPE_data_validation),
+                           path);
+    }
+    return ERR_OK;
+}
+
+static err open_data(train *t) {
+    const recipe *r = t->r;
+    const char *const *paths = NULL;
+    const data_config cfg = {.tok = t->tok,
+                             .chat = t->chat,
+                             .max_length = recipe_int(r, RECIPE_data_max_length),
+                             .lenient = recipe_bool(r, RECIPE_data_lenient),
+                             .allow_changed = recipe_bool(r, RECIPE_data_allow_changed),
+                             .threads = dev_threads(t->loader),
+                             .stop = t->opt.stop};
     const int n = recipe_list(r, RECIPE_data_path, &paths);
     TRY(data_open(&t->data, paths, n, &cfg));
     if (data_count(t->data) < 1)
@@ -126,7 +113,6 @@ static err open_data(train *t) {
                        recipe_where(r, RECIPE_data_path));
     const char *held = recipe_text(r, RECIPE_data_validation);
     if (!held[0]) return ERR_OK;
-    cfg.store = NULL;
     return data_open(&t->held, &held, 1, &cfg);
 }
 
@@ -177,7 +163,7 @@ static err open_run(train *t) {
     TRY(open_models(t));
     TRY(open_drafters(t));
     TRY(train__place(t));
-    TRY(check_files(t));
+    TRY(check_rows(t));
     if (!t->opt.plan_only) TRY(train__own_folder(t));
     TRY(open_data(t));
     TRY(train__place_auto(t));

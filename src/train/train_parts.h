@@ -142,7 +142,7 @@ struct train {
     pthread_mutex_t watching; /* held while the watcher is called */
     train_watch watch;
     void *watch_ctx;
-    const volatile int *stop;
+    const _Atomic int *stop;
 };
 
 /* train_config.c: every `auto` of a drafter's recipe resolved against target, tokenizer and drafter.init. */

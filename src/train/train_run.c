@@ -167,7 +167,7 @@ static int is_done(const train *t) {
     return done;
 }
 
-err train_run(train *t, train_watch watch, void *ctx, const volatile int *stop) {
+err train_run(train *t, train_watch watch, void *ctx, const _Atomic int *stop) {
     part *parts = NULL;
     const int n = count_parts(t);
     if (is_done(t)) return ERR_OK;
