@@ -77,9 +77,7 @@ static err show(group *g, int rank, void *p) {
     return meet(g);
 }
 
-err group_barrier(group *g) {
-    return g->ranks == 1 ? ERR_OK : meet(g);
-}
+err group_barrier(group *g) { return g->ranks == 1 ? ERR_OK : meet(g); }
 
 err group_sum(group *g, int rank, double *v, int n) {
     double sum[GROUP_SUMS];
