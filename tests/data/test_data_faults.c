@@ -11,7 +11,7 @@
 #include <sys/wait.h>
 #include <unistd.h>
 
-enum { OLD = 12, ALL = 30, SHARD = 700 };
+enum { OLD = 12, ALL = 30, SHARD = 2000 };
 static char self[4096];
 
 typedef struct scene {
@@ -164,7 +164,7 @@ static void kills_at_random_moments(void **state) {
 /* ---- damage ---- */
 
 static void flip(const char *path, int64_t at, int bit) {
-    uint8_t byte;
+    uint8_t byte = 0;
     int fd = open(path, O_RDWR);
     assert_true(fd >= 0 && pread(fd, &byte, 1, at) == 1);
     byte ^= (uint8_t)(1 << bit);
