@@ -94,16 +94,30 @@ static err check_rows(const train *t) {
     return ERR_OK;
 }
 
+/* The folder of prepared rows. A plan uses one that is there and makes none. */
+static err store_of(const train *t, char *path, size_t n, const char **store) {
+    *store = path;
+    if (recipe_is_auto(t->r, RECIPE_data_store))
+        TRY(file_join(path, n, t->run, "tokens"));
+    else
+        TRY(file_join(path, n, recipe_text(t->r, RECIPE_data_store), "."));
+    if (t->opt.plan_only && !file_is_dir(path)) *store = NULL;
+    return ERR_OK;
+}
+
 static err open_data(train *t) {
     const recipe *r = t->r;
-    const char *const *paths = NULL;
-    const data_config cfg = {.tok = t->tok,
-                             .chat = t->chat,
-                             .max_length = recipe_int(r, RECIPE_data_max_length),
-                             .lenient = recipe_bool(r, RECIPE_data_lenient),
-                             .allow_changed = recipe_bool(r, RECIPE_data_allow_changed),
-                             .threads = dev_threads(t->loader),
-                             .stop = t->opt.stop};
+    const char *const *paths = NULL, *store = NULL;
+    char path[TRAIN_PATH];
+    TRY(store_of(t, path, sizeof path, &store));
+    data_config cfg = {.tok = t->tok,
+                       .chat = t->chat,
+                       .max_length = recipe_int(r, RECIPE_data_max_length),
+                       .lenient = recipe_bool(r, RECIPE_data_lenient),
+                       .store = store,
+                       .allow_changed = recipe_bool(r, RECIPE_data_allow_changed),
+                       .threads = dev_threads(t->loader),
+                       .stop = t->opt.stop};
     const int n = recipe_list(r, RECIPE_data_path, &paths);
     TRY(data_open(&t->data, paths, n, &cfg));
     if (data_count(t->data) < 1)
@@ -113,6 +127,7 @@ static err open_data(train *t) {
                        recipe_where(r, RECIPE_data_path));
     const char *held = recipe_text(r, RECIPE_data_validation);
     if (!held[0]) return ERR_OK;
+    cfg.store = NULL;
     return data_open(&t->held, &held, 1, &cfg);
 }
 
