@@ -115,7 +115,8 @@ static err open_data(train *t) {
                        .max_length = recipe_int(r, RECIPE_data_max_length),
                        .lenient = recipe_bool(r, RECIPE_data_lenient),
                        .store = store,
-                       .allow_changed = recipe_bool(r, RECIPE_data_allow_changed),
+                       .allow_changed = recipe_bool(r, RECIPE_data_allow_changed) ||
+                                        (t->opt.fresh && recipe_is_auto(r, RECIPE_data_store)),
                        .threads = dev_threads(t->loader),
                        .stop = t->opt.stop};
     const int n = recipe_list(r, RECIPE_data_path, &paths);

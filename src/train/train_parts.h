@@ -136,7 +136,8 @@ struct train {
     int64_t from_update; /* updates done there */
     data_cursor *mark;   /* [updates - from_update + 1] the cursor after each update */
     size_t mark_cap;
-    int lock; /* -1: not held */
+    int lock;       /* -1: not held */
+    live_run *live; /* NULL while the folder is not owned */
 
     heart *heart;
     pthread_mutex_t guard; /* of shown, failed, stopped, ended, running, forwards */
