@@ -132,9 +132,11 @@ $(BUILD)/tests/libsupport.a: $(support_objs)
 	$(call short,ar  )
 	$(Q)$(AR) rcs $@ $^
 
+# Functions are bound when first called: so main can name the file of a search path that lacks one (cli/linked.c).
+lazy := -Wl,-z,lazy
 $(BUILD)/paceline: $(BUILD)/obj/src/cli/main.o $(call archives,cli)
 	$(call short,link)
-	$(Q)$(CC) $(LDFLAGS_ALL) -o $@ $^ $(LIBS)
+	$(Q)$(CC) $(LDFLAGS_ALL) $(lazy) -o $@ $^ $(LIBS)
 
 $(BUILD)/bench/%: $(BUILD)/obj/bench/%.o $(call archives,api)
 	@mkdir -p $(@D)
@@ -225,7 +227,7 @@ bench: $(bench_bins) ## build and run bench/*.c
 # Linked once more, to look for its libraries in lib/ beside it (and theirs too: hence not RUNPATH).
 $(BUILD)/paceline-bundle: $(BUILD)/obj/src/cli/main.o $(call archives,cli)
 	$(call short,link)
-	$(Q)$(CC) $(LDFLAGS_ALL) -Wl,--disable-new-dtags -Wl,-rpath,'$$ORIGIN/lib' -o $@ $^ $(LIBS)
+	$(Q)$(CC) $(LDFLAGS_ALL) $(lazy) -Wl,--disable-new-dtags -Wl,-rpath,'$$ORIGIN/lib' -o $@ $^ $(LIBS)
 
 bundle: $(BUILD)/paceline-bundle ## build/bundle: the program with its libraries, for machines without them
 	@tools/bundle.sh $< $(BUILD)/bundle

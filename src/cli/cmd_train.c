@@ -3,11 +3,11 @@
  * SIGINT, SIGTERM or SIGHUP once: save at the next whole update and stop (exit code 3); a second time: stop at once. A finished update is
  * never lost twice: the run folder's last checkpoint is always whole. */
 #include "cli/command.h"
+#include "cli/linked.h"
 #include "cli/progress.h"
 #include "core/clock.h"
 #include "io/json.h"
 #include "train/train.h"
-#include <math.h>
 #include <math.h>
 #include <signal.h>
 #include <stdio.h>
@@ -79,6 +79,9 @@ static err run_train(const args *a) {
     if (!e && !opt.quiet) e = train_plan_text(t, &text);
     if (!e) {
         if (text.n) fprintf(stderr, "%s", text.s);
+        if (!opt.quiet) e = linked_print(stderr, NULL);
+    }
+    if (!e) {
         catch_signals();
         progress_start(&bar);
         e = train_run(t, opt.quiet ? NULL : draw, &bar, &stop_flag);
