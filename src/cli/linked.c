@@ -58,18 +58,21 @@ static void ask(const struct row *r, symbol s, char *out, size_t n) {
     snprintf(out, n, "%.*s", told ? (int)strcspn(told, " ") : 0, told ? told : "");
 }
 
+static int preloaded(const char *path) {
+    const char *list = env_preload();
+    return list && strstr(list, path) != NULL;
+}
+
 /* The file of a row, by its version call, else by any loaded file with the library's name. */
 static int look(const struct row *r, linked_lib *out) {
     char build[SHARED_LIB_BUILD];
-    const char *preload = env_preload();
     int length;
     symbol s = {.p = dlsym(RTLD_DEFAULT, r->symbol)};
     *out = (linked_lib){.name = r->name, .built = r->built, .minimum = r->minimum};
     if (!s.p) return 0;
     shared_lib_locate(s.p, out->path, sizeof out->path, build, sizeof build);
     ask(r, s, out->version, sizeof out->version);
-    out->from_env = shared_lib_search_entry(out->path, &length) != NULL ||
-                    (preload && strstr(preload, out->path));
+    out->from_env = preloaded(out->path) || shared_lib_search_entry(out->path, &length) != NULL;
     return 1;
 }
 
@@ -79,17 +82,20 @@ int linked_list(linked_lib out[LINKED_MAX]) {
     return n;
 }
 
-/* "take /x out of LD_LIBRARY_PATH, or " when the file was found there. */
+/* "take /x out of LD_LIBRARY_PATH, or " when the file was found there; LD_PRELOAD likewise. */
 static const char *way_out(const char *path, char *buf, size_t n) {
     int length;
     const char *entry = shared_lib_search_entry(path, &length);
     buf[0] = 0;
-    if (entry) snprintf(buf, n, "take %.*s out of LD_LIBRARY_PATH, or ", length, entry);
+    if (preloaded(path))
+        snprintf(buf, n, "take %s out of LD_PRELOAD, or ", path);
+    else if (entry)
+        snprintf(buf, n, "take %.*s out of LD_LIBRARY_PATH, or ", length, entry);
     return buf;
 }
 
 err linked_judge(const linked_lib *l) {
-    char way[600];
+    char way[700];
     if (l->minimum && shared_lib_compare(l->version, l->minimum) < 0)
         return err_set(
             ERR_REFUSED,
@@ -134,7 +140,7 @@ static const char *home_of(const char *function, const char **name) {
 }
 
 static err missing(const char *function) {
-    char way[600];
+    char way[700];
     const char *name, *path = home_of(function, &name);
     return err_set(
         ERR_REFUSED,

@@ -84,10 +84,11 @@ err blas__open(blas__library *l, const char *name, pool *threads) {
     }
     if (name && strcmp(name, "none") != 0) {
         if (consider(l, name, 1, threads) == 1) return ERR_OK;
+        const char *file = l->path[0] && strcmp(l->path, name) ? l->path : "";
         return err_context(
             ERR_REFUSED,
-            "the matrix library %s (from %s) cannot be used; name a serial CBLAS or 'none': ", name,
-            origin);
+            "the matrix library %s (from %s%s%s) cannot be used; name a serial CBLAS or 'none': ",
+            name, origin, *file ? ", which is " : "", file);
     }
     if (name) {
         snprintf(l->note, sizeof l->note, "none was asked for by %s", origin);
