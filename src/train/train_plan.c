@@ -5,7 +5,6 @@
  * time estimate comes from one small product timed here, and says nothing about other machines. */
 #include "core/clock.h"
 #include "dev/gemm.h"
-#include "train/anchors.h"
 #include "train/train_parts.h"
 #include <inttypes.h>
 #include <stdio.h>
@@ -36,36 +35,34 @@ static double row_flops(const train *t, int64_t tokens, int64_t anchors) {
     return 2 * n * target_layer * (double)(c->taps[c->n_taps - 1] + 1) + 6 * forward + 4 * head;
 }
 
-static void count_row(train *t, count *k, const data_row *row, int64_t epoch) {
-    const int64_t anchors = anchors_row_count(row, t->anchor_limit);
+static void count_row(train *t, count *k, const data_row_size *row) {
     if (row->n > t->plan.max_row_tokens) t->plan.max_row_tokens = row->n;
     if (row->docs > t->max_row_docs) t->max_row_docs = row->docs;
-    if (anchors > t->plan.max_row_anchors) t->plan.max_row_anchors = anchors;
+    if (row->anchors > t->plan.max_row_anchors) t->plan.max_row_anchors = row->anchors;
     k->open_tokens += row->n;
     k->open_rows++;
     if (train__update_is_whole(t, k->open_rows, k->open_tokens)) {
         k->updates++;
         k->open_tokens = k->open_rows = 0;
     }
-    if (epoch > 0) return;
+    if (row->epoch > 0) return;
     k->rows++;
     k->tokens += row->n;
-    k->epoch_flops += row_flops(t, row->n, anchors);
+    k->epoch_flops += row_flops(t, row->n, row->anchors);
 }
 
 static err count_updates(train *t, int64_t max_updates) {
     data_stream *s = NULL;
-    const data_row *row = NULL;
+    data_row_size row;
     count k = {0};
     TRY(data_stream_open(&s, t->data, t->seed, t->tokens_per_row));
-    err e = ERR_OK;
     for (;;) {
         const int64_t epoch = data_stream_tell(s).epoch;
         /* The first epoch is always walked whole: its figures are shown. */
         if (epoch > 0 && max_updates && k.updates >= max_updates) break;
         if (epoch > 0 && !max_updates && epoch >= t->epochs) break;
-        if ((e = data_stream_next(s, &row))) break;
-        count_row(t, &k, row, epoch);
+        data_stream_skip(s, t->anchor_limit, &row);
+        count_row(t, &k, &row);
     }
     data_stream_close(s);
     /* What is left at the end of the last epoch is an update of its own. */
@@ -73,7 +70,7 @@ static err count_updates(train *t, int64_t max_updates) {
     t->plan.rows_per_epoch = k.rows;
     t->plan.tokens_per_epoch = k.tokens;
     t->plan.flops_per_epoch = k.epoch_flops;
-    return e;
+    return ERR_OK;
 }
 
 /* ---- bytes ---- */
@@ -93,8 +90,7 @@ static void count_bytes(train *t) {
     t->work_bytes =
         step_bytes(t->d, t->t, &t->l, p->max_row_tokens, t->max_row_docs, p->max_row_anchors);
     line(p, "target weights", target_bytes(t->t));
-    line(p, "tokens and loss masks",
-         (size_t)p->tokens * 5 + (size_t)p->documents * sizeof(data_doc));
+    line(p, "tokens and loss masks", data_memory(t->data));
     line(p, "drafter masters, gradient, moments", t->state_bytes);
     line(p, "one micro-batch", t->work_bytes);
     if (t->held) line(p, "evaluation, while it runs", evaluate_bytes(&t->prompts, t->t, &t->l));

@@ -42,6 +42,7 @@ static err describe(const train *t, checkpoint_state *s) {
         .updates = t->plan.updates, .tau = NAN, .best_tau = NAN, .best_update = -1};
     target_digest(t->t, s->target_digest);
     data_digest(t->data, s->data_digest);
+    s->data_docs = data_count(t->data);
     if (t->held) data_digest(t->held, s->held_digest);
     snprintf(s->blas, sizeof s->blas, "%s, %s", dev_blas_path(t->d),
              dev_isa_name(dev_get_isa(t->d)));
@@ -81,10 +82,18 @@ static err clear_folder(const train *t, const char *found, int64_t update) {
     return ERR_OK;
 }
 
+/* A set that only grew holds the run's documents still, in front: its digest at their number is the saved one. */
+static err compare_saved(const train *t, const char *found, const checkpoint_state *saved) {
+    checkpoint_state now = t->at;
+    if (saved->data_docs >= 0 && saved->data_docs < now.data_docs)
+        TRY(data_digest_at(t->data, saved->data_docs, now.data_digest));
+    return checkpoint_compare(found, saved, &now);
+}
+
 static err resume(train *t, const char *found) {
     checkpoint_state saved;
     TRY(checkpoint_read_state(found, &saved));
-    err e = checkpoint_compare(found, &saved, &t->at);
+    err e = compare_saved(t, found, &saved);
     if (!e && saved.updates != t->at.updates)
         e = err_set(ERR_REFUSED,
                     "%s belongs to a run of %" PRId64 " updates and this one has %" PRId64
@@ -95,13 +104,13 @@ static err resume(train *t, const char *found) {
     if (!e) e = data_stream_seek(t->stream, saved.cursor);
     if (!e) {
         /* Identity is this process's own; progress is the checkpoint's. */
-        str recipe_text_now = t->at.recipe;
-        char blas[sizeof t->at.blas];
-        memcpy(blas, t->at.blas, sizeof blas);
+        const checkpoint_state own = t->at;
         str_free(&saved.recipe);
         t->at = saved;
-        t->at.recipe = recipe_text_now;
-        memcpy(t->at.blas, blas, sizeof blas);
+        t->at.recipe = own.recipe;
+        t->at.data_docs = own.data_docs;
+        memcpy(t->at.data_digest, own.data_digest, sizeof own.data_digest);
+        memcpy(t->at.blas, own.blas, sizeof own.blas);
         t->opt_state.steps = t->at.adam_steps;
         if (!t->opt.quiet)
             log_info("continuing %s at update %" PRId64 " of %" PRId64, t->run, t->at.update,
