@@ -71,7 +71,7 @@ static void b59_start_prints_path_and_version_of_each(void **state) {
     run_train(NULL, "clean");
     assert_int_equal(r.code, 0);
     tiny_run_digest(&dir, "clean", 3, clean);
-    const char *at = strstr(r.text, "\nlibraries\n");
+    const char *at = strstr(r.text, "libraries\n");
     assert_non_null(at);
     for (const char *const *name = (const char *const[]){"\n  jansson   ", "\n  libyaml   ",
                                                          "\n  PCRE2     ", "\n  blas      ", NULL};
