@@ -15,14 +15,21 @@
 #include <xxhash.h>
 
 /* Part of the digest: raise it when other documents or masks come from the same bytes. */
-static const char rule_version[] = "paceline data 1";
+static const char rule_version[] = "paceline data 2";
+
+enum { BLOCK_FIRST = 1 << 20, BLOCK_LAST = 64 << 20 };
 
 struct data_set {
-    arena *mem; /* tokens, masks, paths */
-    data_doc *docs;
+    arena *mem;        /* shards, paths */
+    data__entry *docs; /* [counts.documents] */
     size_t docs_cap;
+    uint8_t **shards; /* [n_shards] the last one has room for shard_size - shard_used more bytes */
+    size_t n_shards, shards_cap, shard_size, shard_used;
+    const char **paths; /* [n_paths] */
+    int n_paths;
     data_counts counts;
-    char digest[33];
+    int64_t max_length;
+    char tokenizer[33], chat[33], digest[33];
 };
 
 /* What lives only while files are read. */
@@ -35,41 +42,53 @@ typedef struct reader {
     str side_path;    /* where its bad lines go */
     file_writer *side;
     data_counts before; /* counts at the beginning of the file */
-    XXH3_state_t *hash;
 } reader;
 
-static void hash_bytes(reader *r, const void *bytes, size_t n) {
-    uint64_t length = n;
-    XXH3_128bits_update(r->hash, &length, sizeof length);
-    XXH3_128bits_update(r->hash, bytes, n);
+int64_t data_candidates(const uint8_t *loss, int64_t n) {
+    int64_t count = 0;
+    for (int64_t i = 0; i + 1 < n; i++) count += loss[i] && loss[i + 1];
+    return count;
 }
 
-static int has_anchor(const uint8_t *loss, size_t n) {
-    for (size_t i = 0; i + 1 < n; i++)
-        if (loss[i] && loss[i + 1]) return 1;
-    return 0;
+static size_t document_bytes(size_t n) { return (n * (sizeof(int32_t) + 1) + 3) / 4 * 4; }
+
+static err room_for(data_set *s, size_t bytes, uint8_t **out) {
+    if (!s->n_shards || s->shard_size - s->shard_used < bytes) {
+        size_t size = s->n_shards ? s->shard_size * 2 : BLOCK_FIRST;
+        if (size > BLOCK_LAST) size = BLOCK_LAST;
+        if (size < bytes) size = bytes;
+        TRY(mem_grow(&s->shards, &s->shards_cap, s->n_shards + 1, sizeof *s->shards));
+        TRY(arena_alloc_raw(s->mem, size, 1, &s->shards[s->n_shards]));
+        s->n_shards++;
+        s->shard_size = size;
+        s->shard_used = 0;
+    }
+    *out = s->shards[s->n_shards - 1] + s->shard_used;
+    return ERR_OK;
 }
 
 static err keep_document(reader *r, const data__line *l, size_t n) {
     data_set *s = r->set;
-    int32_t *tokens;
-    uint8_t *loss;
-    TRY(arena_alloc_raw(s->mem, n, sizeof *tokens, &tokens));
-    TRY(arena_alloc_raw(s->mem, n, sizeof *loss, &loss));
-    memcpy(tokens, r->tokens.ids, n * sizeof *tokens);
-    memcpy(loss, r->tokens.loss, n);
+    uint8_t *at;
+    const uint8_t *loss = r->tokens.loss;
+    const size_t bytes = document_bytes(n);
+    TRY(room_for(s, bytes, &at));
+    memset(at + bytes - 4, 0, 4);
+    memcpy(at, r->tokens.ids, n * sizeof *r->tokens.ids);
+    memcpy(at + n * sizeof *r->tokens.ids, loss, n);
     TRY(mem_grow(&s->docs, &s->docs_cap, (size_t)s->counts.documents + 1, sizeof *s->docs));
-    s->docs[s->counts.documents] = (data_doc){.id = s->counts.documents,
-                                              .line = l->number,
-                                              .path = r->path,
-                                              .n = (int64_t)n,
-                                              .tokens = tokens,
-                                              .loss = loss};
-    s->counts.documents++;
+    const XXH128_hash_t hash = XXH3_128bits(at, bytes);
+    s->docs[s->counts.documents++] =
+        (data__entry){.offset = s->shard_used,
+                      .shard = (uint32_t)s->n_shards - 1,
+                      .file = (uint32_t)s->n_paths - 1,
+                      .line = l->number,
+                      .n = (uint32_t)n,
+                      .candidates = (uint32_t)data_candidates(loss, (int64_t)n),
+                      .hash = {hash.low64, hash.high64}};
+    s->shard_used += bytes;
     s->counts.tokens += (int64_t)n;
     for (size_t i = 0; i < n; i++) s->counts.supervised += loss[i];
-    hash_bytes(r, tokens, n * sizeof *tokens);
-    hash_bytes(r, loss, n);
     return ERR_OK;
 }
 
@@ -88,7 +107,7 @@ static err take_line(reader *r, const data__line *l, data__reason *reason) {
                          "has %zu tokens and its first answer begins beyond max_length %" PRId64
                          "; raise data.max_length or drop the row",
                          r->tokens.n, r->cfg->max_length);
-    if (!has_anchor(r->tokens.loss, n)) {
+    if (data_candidates(r->tokens.loss, (int64_t)n) == 0) {
         r->set->counts.without_anchor++;
         return ERR_OK;
     }
@@ -180,13 +199,13 @@ static err read_file(reader *r, const char *path) {
     char *own;
     TRY(arena_strdup(r->set->mem, path, &own));
     r->path = own;
+    r->set->paths[r->set->n_paths++] = own;
     r->before = r->set->counts;
     if (!r->cfg->side_path) {
         str_clear(&r->side_path);
         TRY(str_printf(&r->side_path, "%s.rejected.jsonl", path));
     }
     TRY(file_map_open(&map, path));
-    hash_bytes(r, map.data, map.size);
     err e = read_lines(r, &map);
     file_map_close(&map);
     TRY(e);
@@ -207,28 +226,10 @@ static void log_losses(const data_counts *c, const data_config *cfg) {
                  c->unspellable);
 }
 
-static err start_hash(reader *r) {
-    char digest[33];
-    r->hash = XXH3_createState();
-    if (!r->hash) return err_set(ERR_MEMORY, "no memory to read training rows");
-    XXH3_128bits_reset(r->hash);
-    hash_bytes(r, rule_version, sizeof rule_version);
-    tokenizer_digest(r->cfg->tok, digest);
-    hash_bytes(r, digest, 32);
-    chat_template_digest(r->cfg->chat, digest);
-    hash_bytes(r, digest, 32);
-    hash_bytes(r, &r->cfg->max_length, sizeof r->cfg->max_length);
-    return ERR_OK;
-}
-
-static void finish_hash(reader *r) {
-    XXH128_canonical_t digest;
-    XXH128_canonicalFromHash(&digest, XXH3_128bits_digest(r->hash));
-    for (int i = 0; i < 16; i++) snprintf(r->set->digest + 2 * i, 3, "%02x", digest.digest[i]);
-}
-
 static err read_all(reader *r, const char *const *paths, int n_paths) {
     const data_config *cfg = r->cfg;
+    if (cfg->store)
+        return err_set(ERR_REFUSED, "%s: token shards on disk are not in this build", cfg->store);
     if (n_paths < 1) return err_set(ERR_USAGE, "no file of training rows was named");
     if (cfg->max_length < 1)
         return err_set(ERR_RANGE, "max_length is %" PRId64 "; it must be 1 or more",
@@ -239,10 +240,13 @@ static err read_all(reader *r, const char *const *paths, int n_paths) {
             return err_set(ERR_USAGE, "%s: bad lines cannot be copied over the file they come from",
                            paths[i]);
     TRY(arena_create(&r->set->mem, "documents", 0));
-    TRY(start_hash(r));
+    TRY(arena_alloc(r->set->mem, (size_t)n_paths, sizeof *r->set->paths, &r->set->paths));
+    tokenizer_digest(cfg->tok, r->set->tokenizer);
+    chat_template_digest(cfg->chat, r->set->chat);
+    r->set->max_length = cfg->max_length;
     for (int i = 0; i < n_paths; i++) TRY(read_file(r, paths[i]));
     if (cfg->side_path) TRY(publish_side(r));
-    finish_hash(r);
+    TRY(data_digest_at(r->set, r->set->counts.documents, r->set->digest));
     log_losses(&r->set->counts, cfg);
     return ERR_OK;
 }
@@ -253,7 +257,6 @@ err data_open(data_set **out, const char *const *paths, int n_paths, const data_
     TRY(mem_new(1, sizeof *r.set, &r.set));
     err e = read_all(&r, paths, n_paths);
     file_abort(&r.side);
-    XXH3_freeState(r.hash);
     str_free(&r.side_path);
     data__chat_free(&r.chat);
     chat_tokens_free(&r.tokens);
@@ -269,13 +272,67 @@ void data_close(data_set *s) {
     if (!s) return;
     arena_destroy(s->mem);
     mem_free(s->docs);
+    mem_free(s->shards);
     mem_free(s);
 }
 
 const data_counts *data_get_counts(const data_set *s) { return &s->counts; }
 int64_t data_count(const data_set *s) { return s->counts.documents; }
-const data_doc *data_at(const data_set *s, int64_t i) { return &s->docs[i]; }
+data_doc data_at(const data_set *s, int64_t i) {
+    const data__entry *e = &s->docs[i];
+    const uint8_t *at = s->shards[e->shard] + e->offset;
+    return (data_doc){.id = i,
+                      .line = e->line,
+                      .path = s->paths[e->file],
+                      .n = e->n,
+                      .candidates = e->candidates,
+                      .tokens = (const int32_t *)(const void *)at,
+                      .loss = at + (size_t)e->n * sizeof(int32_t)};
+}
+
+err data_check(const data_set *s, int64_t i) {
+    const data__entry *e = &s->docs[i];
+    const XXH128_hash_t hash = XXH3_128bits(s->shards[e->shard] + e->offset, document_bytes(e->n));
+    if (hash.low64 == e->hash[0] && hash.high64 == e->hash[1]) return ERR_OK;
+    return err_set(ERR_INTERNAL,
+                   "document %" PRId64 " (%s, line %" PRId64
+                   ") changed in memory after it was read",
+                   i, s->paths[e->file], e->line);
+}
+
+err data_digest_at(const data_set *s, int64_t docs, char out[33]) {
+    if (docs < 0 || docs > data_count(s))
+        return err_set(ERR_RANGE,
+                       "the data set holds %" PRId64 " documents, not the %" PRId64
+                       " whose digest is asked for",
+                       data_count(s), docs);
+    str text = {0};
+    err e = str_printf(&text, "%s %s %s %" PRId64 " %" PRId64, rule_version, s->tokenizer, s->chat,
+                       s->max_length, docs);
+    XXH3_state_t *state = e ? NULL : XXH3_createState();
+    if (!e && !state) e = err_set(ERR_MEMORY, "no memory for the digest of the training rows");
+    if (!e) {
+        XXH3_128bits_reset(state);
+        XXH3_128bits_update(state, text.s, text.n);
+        for (int64_t i = 0; i < docs; i++) {
+            const uint64_t own[3] = {s->docs[i].n, s->docs[i].hash[0], s->docs[i].hash[1]};
+            XXH3_128bits_update(state, own, sizeof own);
+        }
+        const XXH128_hash_t h = XXH3_128bits_digest(state);
+        snprintf(out, 33, "%016" PRIx64 "%016" PRIx64, h.high64, h.low64);
+    }
+    XXH3_freeState(state);
+    str_free(&text);
+    return e;
+}
+
 void data_digest(const data_set *s, char out[33]) { memcpy(out, s->digest, 33); }
+
+size_t data_memory(const data_set *s) {
+    arena_stats a;
+    arena_get_stats(s->mem, &a);
+    return a.reserved + s->docs_cap * sizeof *s->docs;
+}
 
 static err add_mark(utf8_stream *u, const char *mark, str *out) {
     TRY(utf8_flush(u, out)); /* no half character stands across a mark */
@@ -287,15 +344,15 @@ err data_preview(const data_set *s, const tokenizer *tok, int64_t i, str *out) {
         return err_set(ERR_RANGE,
                        "document %" PRId64 " does not exist; the data set holds %" PRId64, i,
                        data_count(s));
-    const data_doc *d = data_at(s, i);
+    const data_doc d = data_at(s, i);
     utf8_stream u = {0};
     int open = 0;
-    for (int64_t k = 0; k < d->n; k++) {
+    for (int64_t k = 0; k < d.n; k++) {
         const char *bytes;
         size_t n;
-        if (d->loss[k] != open) TRY(add_mark(&u, open ? "\xe2\x9f\xa7" : "\xe2\x9f\xa6", out));
-        open = d->loss[k];
-        TRY(tokenizer_bytes(tok, d->tokens[k], &bytes, &n));
+        if (d.loss[k] != open) TRY(add_mark(&u, open ? "\xe2\x9f\xa7" : "\xe2\x9f\xa6", out));
+        open = d.loss[k];
+        TRY(tokenizer_bytes(tok, d.tokens[k], &bytes, &n));
         TRY(utf8_push(&u, bytes, n, out));
     }
     return open ? add_mark(&u, "\xe2\x9f\xa7", out) : utf8_flush(&u, out);

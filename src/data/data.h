@@ -11,8 +11,9 @@
  * all supervised tokens by that is refused/set aside by the same policy. Two consecutive supervised
  * tokens are needed for a document to hold an anchor; documents without any are counted and left
  * out. A file that gives no document at all is an error in either mode.
- * Prepared documents live in memory here (tokens 4 B, mask 1 B each); shards on disk come with a
- * later part. */
+ * Prepared documents live in memory, or with a store in shards on disk that are mapped: what a run
+ * holds then follows what it touches. A store is prepared once; a file that grew is prepared from
+ * where it ended before, and its new documents come after all old ones (docs/FORMATS.md). */
 #ifndef DATA_DATA_H
 #define DATA_DATA_H
 #include "core/arena.h"
@@ -26,6 +27,20 @@ typedef struct data_config {
     int lenient;
     /* lenient: bad lines are copied here; NULL: beside the input, as "X.rejected.jsonl" */
     const char *side_path;
+    /* Folder of token shards, made when it is missing; holds one data set. NULL: documents live in
+     * memory and nothing is left behind. */
+    const char *store;
+    /* Files that were cut or changed since the store was prepared: 0 refuses them by line, 1 prepares
+     * everything anew. */
+    int allow_changed;
+    /* Threads that read and tokenize; 0 is 1. Documents do not depend on it. */
+    int threads;
+    /* Called at least once a second while files are hashed and prepared and while another process is
+     * waited for, always from the thread that called data_open. NULL: not wanted. */
+    void (*beat)(void *ctx, int64_t lines, int64_t bytes_done, int64_t bytes_all);
+    void *beat_ctx;
+    /* When it becomes non-zero, preparation ends with ERR_STOPPED and the store stays as it was. */
+    const _Atomic int *stop;
 } data_config;
 
 /* lines = blank + rejected + without_anchor + documents */
@@ -39,10 +54,11 @@ typedef struct data_counts {
 const char *data_reason_name(int reason); /* NULL past the last */
 
 typedef struct data_doc {
-    int64_t id;   /* 0-based index over accepted documents of all files in order */
+    int64_t id;   /* 0-based, in order of preparation: never changes while a set grows */
     int64_t line; /* 1-based line of its file */
     const char *path;
     int64_t n;
+    int64_t candidates;    /* data_candidates of its loss mask */
     const int32_t *tokens; /* [n] */
     const uint8_t *loss;   /* [n] */
 } data_doc;
@@ -53,10 +69,20 @@ MUST_CHECK err data_open(data_set **out, const char *const *paths, int n_paths,
 void data_close(data_set *s);
 const data_counts *data_get_counts(const data_set *s);
 int64_t data_count(const data_set *s);
-const data_doc *data_at(const data_set *s, int64_t i);
-/* Digest of the files' bytes, documents, tokenizer, template, max_length, rule version: what a
- * checkpoint records. */
-void data_digest(const data_set *s, char out[33]);
+/* Points into the set, reads no token. i from 0 to count - 1. */
+data_doc data_at(const data_set *s, int64_t i);
+/* Whether document i's tokens and mask are those that were prepared: rows are checked when they are
+ * made, other readers of data_at ask here. ERR_FORMAT names the damaged file. */
+MUST_CHECK err data_check(const data_set *s, int64_t i);
+/* How many positions of a document may be anchors: those that are supervised and whose successor is
+ * too. loss [n]. */
+int64_t data_candidates(const uint8_t *loss, int64_t n);
+/* Digest of the first `docs` documents (tokens, masks, in order of id), tokenizer, template,
+ * max_length and rule version: what a checkpoint records. ERR_RANGE when the set holds fewer. */
+MUST_CHECK err data_digest_at(const data_set *s, int64_t docs, char out[33]);
+void data_digest(const data_set *s, char out[33]); /* of all documents */
+/* Bytes of memory that the documents take; those of a store are mapped and not counted. */
+size_t data_memory(const data_set *s);
 /* Document i's text with supervised parts between \u27e6 and \u27e7, control tokens spelled, for
  * plan and the start of a run. */
 MUST_CHECK err data_preview(const data_set *s, const tokenizer *tok, int64_t i, str *out);
@@ -72,13 +98,20 @@ typedef struct data_row {
     int64_t *doc_id;    /* [docs] ids in the set */
 } data_row;
 
-/* The cursor walks epochs: documents in a keyed shuffle of (seed, epoch), packed greedily in order
- * into rows of at most tokens_per_row; a document longer than that is a row of its own. State is
- * four integers: save and restore exactly. */
+/* The cursor walks epochs: documents in a keyed shuffle of (seed, epoch, docs), packed greedily in
+ * order into rows of at most tokens_per_row; a document longer than that is a row of its own. `docs`
+ * is how many documents, from the first, the running epoch walks: all of the set when it began. It is
+ * 0 in a cursor that stands at the beginning of an epoch, so documents that were added meanwhile join
+ * there. State is five integers: save and restore exactly. */
 typedef struct data_cursor {
     int64_t epoch, next;
     int64_t rows, tokens;
+    int64_t docs;
 } data_cursor;
+/* What a row is, without its tokens. anchors: sum of min(candidates, limit) over its documents. */
+typedef struct data_row_size {
+    int64_t epoch, n, docs, anchors;
+} data_row_size;
 typedef struct data_stream data_stream;
 MUST_CHECK err data_stream_open(data_stream **out, const data_set *s, int64_t seed,
                                 int64_t tokens_per_row);
@@ -89,7 +122,10 @@ MUST_CHECK err data_stream_seek(data_stream *st, data_cursor c);
 /* Next row; memory belongs to the stream until the next call. A row never mixes epochs: an epoch's
  * last row moves the cursor to (epoch + 1, 0), so epochs are done when tell says so. */
 MUST_CHECK err data_stream_next(data_stream *st, const data_row **out);
-/* Packs that epoch on paper; uses the stream's scratch, so not beside other calls on the same
+/* Moves on by one row as data_stream_next does, and reads no token: a plan walks whole epochs. */
+void data_stream_skip(data_stream *st, int64_t limit, data_row_size *out);
+/* Packs that epoch on paper: the documents that the running epoch walks, all of the set for another;
+ * uses the stream's scratch, so not beside other calls on the same
  * stream. */
 int64_t data_stream_rows_per_epoch(const data_stream *st, int64_t epoch);
 /* Largest row any epoch can give, in tokens and documents. */

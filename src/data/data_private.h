@@ -40,6 +40,15 @@ typedef struct data__chat {
     size_t cap;
 } data__chat;
 
+/* One document in the index. Its bytes in the shard: tokens [n] as int32, then the loss mask [n]. */
+typedef struct data__entry {
+    uint64_t offset; /* in its shard, a multiple of 4 */
+    uint32_t shard, file;
+    int64_t line;
+    uint32_t n, candidates;
+    uint64_t hash[2]; /* XXH3-128 of its bytes, low half first */
+} data__entry;
+
 /* Sets the error text "PATH: line N (at byte B): ..." and the reason; returns ERR_FORMAT. */
 err data__bad(const data__line *l, data__reason why, data__reason *reason, const char *fmt, ...)
     PRINTF_LIKE(4, 5);

@@ -1,4 +1,4 @@
-/* Rows from documents: a keyed shuffle per epoch, greedy packing in that order, a cursor of four integers.
+/* Rows from documents: a keyed shuffle per epoch, greedy packing in that order, a cursor of five integers.
  *
  * All memory is taken when the stream is opened, sized for the largest row that any order can give. The order
  * of an epoch depends on (seed, epoch) alone, so a restored cursor goes on exactly where it was, whatever the
@@ -14,8 +14,8 @@ struct data_stream {
     arena *mem;
     int64_t seed, n, budget;
     int64_t max_tokens, max_docs;
-    int64_t *order; /* [n] documents in the order of epoch order_epoch */
-    int64_t order_epoch;
+    int64_t *order; /* [order_docs] documents in the order of epoch order_epoch */
+    int64_t order_epoch, order_docs;
     int64_t *scratch; /* [n] another epoch's order, for counting its rows */
     data_cursor at;
     data_row row;
@@ -31,7 +31,7 @@ static int by_size(const void *a, const void *b) {
 static void find_limits(data_stream *st) {
     int64_t longest = 0, total = 0, taken = 0;
     for (int64_t i = 0; i < st->n; i++) {
-        int64_t n = data_at(st->set, i)->n;
+        int64_t n = data_at(st->set, i).n;
         st->scratch[i] = n;
         total += n;
         if (n > longest) longest = n;
@@ -91,35 +91,57 @@ void data_stream_close(data_stream *st) {
 data_cursor data_stream_tell(const data_stream *st) { return st->at; }
 
 err data_stream_seek(data_stream *st, data_cursor c) {
-    if (c.epoch < 0 || c.next < 0 || c.rows < 0 || c.tokens < 0)
+    if (c.epoch < 0 || c.next < 0 || c.rows < 0 || c.tokens < 0 || c.docs < 0)
         return err_set(ERR_RANGE,
                        "a data cursor of epoch %" PRId64 ", document %" PRId64
                        " is not one that a run can have saved",
                        c.epoch, c.next);
-    if (c.next >= st->n)
+    const int64_t docs = c.docs || c.next ? c.docs : st->n;
+    if (docs > st->n || c.next >= docs)
         return err_set(ERR_RANGE,
-                       "the data cursor stands at document %" PRId64
-                       " of an epoch, but the data set holds %" PRId64
+                       "the data cursor stands at document %" PRId64 " of %" PRId64
+                       " in its epoch, but the data set holds %" PRId64
                        ": it is not the set of that run",
-                       c.next, st->n);
+                       c.next, docs, st->n);
     st->at = c;
     return ERR_OK;
 }
 
 static int64_t length_at(const data_stream *st, const int64_t *order, int64_t i) {
-    return data_at(st->set, order[i])->n;
+    return data_at(st->set, order[i]).n;
 }
 
-/* End of the row that begins at place `next` of an epoch's order. */
-static int64_t row_end(const data_stream *st, const int64_t *order, int64_t next) {
+/* End of the row that begins at place `next` of an order of `docs` documents. */
+static int64_t row_end(const data_stream *st, const int64_t *order, int64_t docs, int64_t next) {
     int64_t n = length_at(st, order, next), end = next + 1;
-    while (end < st->n && n + length_at(st, order, end) <= st->budget)
+    while (end < docs && n + length_at(st, order, end) <= st->budget)
         n += length_at(st, order, end++);
     return end;
 }
 
-static void make_order(const data_stream *st, int64_t epoch, int64_t *order) {
-    rng_permutation((uint64_t)st->seed, RNG_SHUFFLE, (uint64_t)epoch, st->n, order);
+static void make_order(const data_stream *st, int64_t epoch, int64_t docs, int64_t *order) {
+    rng_permutation((uint64_t)st->seed, RNG_SHUFFLE, (uint64_t)epoch, docs, order);
+}
+
+/* An epoch that begins takes all documents; its order is made when it is not the one at hand. */
+static int64_t find_row(data_stream *st) {
+    data_cursor *c = &st->at;
+    if (!c->docs) c->docs = st->n;
+    if (st->order_epoch != c->epoch || st->order_docs != c->docs) {
+        make_order(st, c->epoch, c->docs, st->order);
+        st->order_epoch = c->epoch;
+        st->order_docs = c->docs;
+    }
+    return row_end(st, st->order, c->docs, c->next);
+}
+
+static void move_to(data_cursor *c, int64_t end, int64_t tokens) {
+    c->rows++;
+    c->tokens += tokens;
+    c->next = end;
+    if (end < c->docs) return;
+    c->epoch++;
+    c->next = c->docs = 0;
 }
 
 static void add_document(data_row *r, const data_doc *d) {
@@ -135,29 +157,35 @@ static void add_document(data_row *r, const data_doc *d) {
 }
 
 err data_stream_next(data_stream *st, const data_row **out) {
-    if (st->order_epoch != st->at.epoch) {
-        make_order(st, st->at.epoch, st->order);
-        st->order_epoch = st->at.epoch;
-    }
     data_row *r = &st->row;
     r->n = r->docs = r->doc_start[0] = 0;
-    int64_t end = row_end(st, st->order, st->at.next);
-    for (int64_t i = st->at.next; i < end; i++) add_document(r, data_at(st->set, st->order[i]));
-    st->at.rows++;
-    st->at.tokens += r->n;
-    st->at.next = end;
-    if (end == st->n) {
-        st->at.epoch++;
-        st->at.next = 0;
+    const int64_t end = find_row(st);
+    for (int64_t i = st->at.next; i < end; i++) {
+        const data_doc d = data_at(st->set, st->order[i]);
+        TRY(data_check(st->set, d.id));
+        add_document(r, &d);
     }
+    move_to(&st->at, end, r->n);
     *out = r;
     return ERR_OK;
 }
 
+void data_stream_skip(data_stream *st, int64_t limit, data_row_size *out) {
+    const int64_t end = find_row(st);
+    *out = (data_row_size){.epoch = st->at.epoch, .docs = end - st->at.next};
+    for (int64_t i = st->at.next; i < end; i++) {
+        const data_doc d = data_at(st->set, st->order[i]);
+        out->n += d.n;
+        out->anchors += d.candidates < limit ? d.candidates : limit;
+    }
+    move_to(&st->at, end, out->n);
+}
+
 int64_t data_stream_rows_per_epoch(const data_stream *st, int64_t epoch) {
-    make_order(st, epoch, st->scratch);
+    const int64_t docs = epoch == st->at.epoch && st->at.docs ? st->at.docs : st->n;
     int64_t rows = 0;
-    for (int64_t at = 0; at < st->n; rows++) at = row_end(st, st->scratch, at);
+    make_order(st, epoch, docs, st->scratch);
+    for (int64_t at = 0; at < docs; rows++) at = row_end(st, st->scratch, docs, at);
     return rows;
 }
 

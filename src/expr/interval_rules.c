@@ -225,7 +225,8 @@ RULE(to_i) {
 
 interval_rule *const interval__rules[IR_OP_COUNT] = {
 #define S(id, spelling)
-#define X(id, spelling, form, arity, arguments, result, value, interval) [IR_##id] = interval,
+#define X(id, spelling, form, arity, arguments, result, value, interval, derivative)               \
+    [IR_##id] = interval,
 #include "expr/ops.def"
 #undef S
 #undef X

@@ -11,8 +11,8 @@
 enum { IR_MAX_NODES = 1024, IR_SLACK = 64, IR_TABLE = 4096 };
 
 typedef enum ir_op {
-#define S(id, spelling)                                                  IR_##id,
-#define X(id, spelling, form, arity, arguments, result, value, interval) IR_##id,
+#define S(id, spelling)                                                              IR_##id,
+#define X(id, spelling, form, arity, arguments, result, value, interval, derivative) IR_##id,
 #include "expr/ops.def"
 #undef S
 #undef X

@@ -8,9 +8,7 @@
 #define TRAIN_ANCHORS_H
 #include "data/data.h"
 
-/* How many positions of a document may be anchors; loss [n] is its loss mask. */
-int64_t anchors_candidates(const uint8_t *loss, int64_t n);
-/* Draws into out [limit]; returns how many. */
+/* Draws of a document's candidates (data_candidates; loss [n] is its loss mask) into out [limit]; returns how many. */
 int64_t anchors_draw(const uint8_t *loss, int64_t n, int64_t limit, int64_t seed, int64_t epoch,
                      int64_t document_id, int32_t *out);
 /* All anchors of a row, as indices into the row, ascending. out has room for anchors_row_count. */

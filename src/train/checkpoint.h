@@ -9,7 +9,7 @@
 #include "data/data.h"
 #include "model/drafter.h"
 
-enum { CHECKPOINT_FORMAT = 1 };
+enum { CHECKPOINT_FORMAT = 2 };
 
 typedef struct checkpoint_state {
     int64_t update, updates; /* done; of the whole run */
@@ -18,6 +18,8 @@ typedef struct checkpoint_state {
     double tau, best_tau; /* of the last and the best evaluation; NaN: none yet */
     int64_t best_update;  /* -1: none */
     int finished;
+    int64_t ranks;     /* of the drafter: sums are made in their order */
+    int64_t data_docs; /* documents that data_digest covers: a set may have grown since */
     char target_digest[33], data_digest[33], held_digest[33];
     char blas[256]; /* what computed it: matrix library and instruction set */
     str recipe;     /* canonical text; freed by checkpoint_state_free */

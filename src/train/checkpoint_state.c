@@ -21,7 +21,7 @@ typedef struct field {
     int64_t *value;
 } field;
 
-enum { FIELDS = 10 };
+enum { FIELDS = 13 };
 static void fields_of(checkpoint_state *s, field f[FIELDS]) {
     const field list[FIELDS] = {{"update", &s->update},
                                 {"updates", &s->updates},
@@ -32,7 +32,10 @@ static void fields_of(checkpoint_state *s, field f[FIELDS]) {
                                 {"cursor_epoch", &s->cursor.epoch},
                                 {"cursor_next", &s->cursor.next},
                                 {"cursor_rows", &s->cursor.rows},
-                                {"cursor_tokens", &s->cursor.tokens}};
+                                {"cursor_tokens", &s->cursor.tokens},
+                                {"cursor_docs", &s->cursor.docs},
+                                {"data_docs", &s->data_docs},
+                                {"ranks", &s->ranks}};
     memcpy(f, list, sizeof list);
 }
 
@@ -108,14 +111,19 @@ err checkpoint__read_state(const char *path, checkpoint_state *s) {
 
 /* ---- comparing ---- */
 
-/* What may change between two parts of one run. Paths of files: their digests are compared. */
-static int may_change(const char *key) {
-    static const char *const keys[] = {"run.checkpoint_every", "run.keep",       "run.out",
-                                       "devices.threads",      "devices.target", "devices.drafter",
-                                       "target.path",          "data.path",      "data.validation"};
+static int is_empty(const char *canonical) { return strcmp(canonical, "\"\"") == 0; }
+
+/* What may change between two parts of one run. Paths of files: their digests are compared. Kept taps are
+ * rounded to bf16, so their folder may change and whether there is one may not. */
+static int may_change(const char *key, const char *saved, const char *now) {
+    static const char *const keys[] = {
+        "run.checkpoint_every", "run.keep",        "run.out",           "run.on_drafter_error",
+        "run.stall_seconds",    "run.end_seconds", "target.path",       "data.path",
+        "data.validation",      "data.store",      "devices.target",    "devices.drafter",
+        "devices.threads",      "devices.ring",    "data.allow_changed"};
     for (size_t i = 0; i < sizeof keys / sizeof *keys; i++)
         if (strcmp(key, keys[i]) == 0) return 1;
-    return 0;
+    return strcmp(key, "features.store") == 0 && is_empty(saved) == is_empty(now);
 }
 
 /* Next "  key: value" line of canonical text, with its section. Returns 0 at the end. */
@@ -158,7 +166,7 @@ static err compare_recipes(const char *path, const char *saved, const char *now)
                            "%s was made by another version of this program: its recipe has other "
                            "keys (%s); start fresh or choose another run.out",
                            path, more_a ? a.key : b.key);
-        if (strcmp(a.value, b.value) != 0 && !may_change(a.key))
+        if (strcmp(a.value, b.value) != 0 && !may_change(a.key, a.value, b.value))
             return err_set(
                 ERR_REFUSED,
                 "%s was made with %s: %s and the recipe now says %s; change it back, start "
@@ -181,6 +189,11 @@ err checkpoint_compare(const char *path, const checkpoint_state *saved,
     TRY(compare_digest(path, "other training data", saved->data_digest, now->data_digest));
     TRY(compare_digest(path, "other validation data", saved->held_digest, now->held_digest));
     TRY(compare_recipes(path, saved->recipe.s, now->recipe.s));
+    if (saved->ranks != now->ranks)
+        log_warn(
+            "%s was computed by %lld drafter ranks and this process has %lld: what follows is right, "
+            "but its last bits will differ from an unstopped run",
+            path, (long long)saved->ranks, (long long)now->ranks);
     if (strcmp(saved->blas, now->blas) != 0)
         log_warn("%s was computed with %s and this process uses %s: what follows is right, but its "
                  "last bits will differ from an unstopped run",

@@ -14,9 +14,10 @@ err evaluate_prepare(evaluate_set *out, const data_set *held, const target *t, i
     TRY(arena_alloc(a, (size_t)limit, sizeof *out->doc, &out->doc));
     TRY(arena_alloc(a, (size_t)limit, sizeof *out->length, &out->length));
     for (int64_t i = 0; i < data_count(held) && out->n < limit; i++) {
-        const data_doc *d = data_at(held, i);
+        const data_doc d = data_at(held, i);
         int64_t n = 0;
-        while (n < d->n && !d->loss[n]) n++;
+        TRY(data_check(held, i));
+        while (n < d.n && !d.loss[n]) n++;
         if (n < 1 || n + 1 >= c->context) continue;
         out->doc[out->n] = i;
         out->length[out->n++] = n;
@@ -58,7 +59,7 @@ static err one_batch(const evaluate_set *s, decode_batch *b, int64_t from, int64
                      decode_stats *stats) {
     decode_seq *seq[BATCH] = {NULL};
     for (int64_t i = 0; i < n; i++) {
-        const decode_request r = {.prompt = data_at(s->held, s->doc[from + i])->tokens,
+        const decode_request r = {.prompt = data_at(s->held, s->doc[from + i]).tokens,
                                   .n_prompt = s->length[from + i],
                                   .max_new = s->max_new};
         TRY(decode_add(b, &r, &seq[i]));
@@ -72,7 +73,7 @@ static err one_batch(const evaluate_set *s, decode_batch *b, int64_t from, int64
 }
 
 err evaluate_run(const evaluate_set *s, dev *d, const target *t, const drafter_layout *l,
-                 const float *params, decode_stats *stats) {
+                 const float *params, err (*beat)(void *ctx), void *ctx, decode_stats *stats) {
     drafter *dr = NULL;
     decode_batch *b = NULL;
     *stats = (decode_stats){0};
@@ -84,8 +85,10 @@ err evaluate_run(const evaluate_set *s, dev *d, const target *t, const drafter_l
                                .end_ids = s->end_ids,
                                .n_end = s->n_end};
     err e = decode_create(&b, d, &cfg);
-    for (int64_t i = 0; !e && i < s->n; i += BATCH)
-        e = one_batch(s, b, i, s->n - i < BATCH ? s->n - i : BATCH, stats);
+    for (int64_t i = 0; !e && i < s->n; i += BATCH) {
+        if (beat) e = beat(ctx);
+        if (!e) e = one_batch(s, b, i, s->n - i < BATCH ? s->n - i : BATCH, stats);
+    }
     if (b) decode_free(b);
     drafter_free(dr);
     return e ? err_context(e, "evaluation: ") : ERR_OK;

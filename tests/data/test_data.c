@@ -116,15 +116,15 @@ static void b32_good_lines_in_every_dress(void **state) {
     assert_int_equal(c->rejected, 0);
     static const int64_t lines[] = {1, 3, 5};
     for (int i = 0; i < 3; i++) {
-        const data_doc *d = data_at(s, i), *first = data_at(s, 0);
-        assert_int_equal(d->line, lines[i]);
-        assert_int_equal(d->id, i);
-        assert_non_null(strstr(d->path, "good.jsonl"));
-        assert_int_equal(d->n, first->n); /* prompt/response says the same as messages */
-        assert_memory_equal(d->tokens, first->tokens, (size_t)d->n * 4);
-        assert_memory_equal(d->loss, first->loss, (size_t)d->n);
+        const data_doc d = data_at(s, i), first = data_at(s, 0);
+        assert_int_equal(d.line, lines[i]);
+        assert_int_equal(d.id, i);
+        assert_non_null(strstr(d.path, "good.jsonl"));
+        assert_int_equal(d.n, first.n); /* prompt/response says the same as messages */
+        assert_memory_equal(d.tokens, first.tokens, (size_t)d.n * 4);
+        assert_memory_equal(d.loss, first.loss, (size_t)d.n);
     }
-    assert_int_equal(c->tokens, 3 * data_at(s, 0)->n);
+    assert_int_equal(c->tokens, 3 * data_at(s, 0).n);
     assert_int_equal(c->supervised, 3 * 3); /* Hello, there, end of turn */
     data_close(s);
 }
@@ -220,10 +220,10 @@ static void several_files_in_order(void **state) {
     log_set_sink(NULL, NULL);
     if (e) fail_msg("%s", err_text());
     assert_int_equal(data_count(s), 2);
-    assert_string_equal(data_at(s, 0)->path, a);
-    assert_string_equal(data_at(s, 1)->path, b);
-    assert_int_equal(data_at(s, 1)->line, 2);
-    assert_int_equal(data_at(s, 1)->id, 1);
+    assert_string_equal(data_at(s, 0).path, a);
+    assert_string_equal(data_at(s, 1).path, b);
+    assert_int_equal(data_at(s, 1).line, 2);
+    assert_int_equal(data_at(s, 1).id, 1);
     data_close(s);
     char *copied;
     size_t n;
@@ -243,7 +243,7 @@ static void cut_documents_and_answers_out_of_reach(void **state) {
     char log[1024] = "";
     data_set *s, *whole;
     if (fixture_open(f, "one.jsonl", GOOD, strlen(GOOD), &cfg, &whole)) fail_msg("%s", err_text());
-    int64_t n = data_at(whole, 0)->n; /* ... Hello there end \n: supervised n-4 .. n-2 */
+    int64_t n = data_at(whole, 0).n; /* ... Hello there end \n: supervised n-4 .. n-2 */
     log_set_sink(quiet, log);
     for (int64_t length = 1; length <= n; length++) {
         cfg.max_length = length;
@@ -258,10 +258,9 @@ static void cut_documents_and_answers_out_of_reach(void **state) {
         } else {
             assert_int_equal(e, ERR_OK);
             assert_int_equal(data_get_counts(s)->cut, length < n);
-            assert_int_equal(data_at(s, 0)->n, length);
-            assert_memory_equal(data_at(s, 0)->tokens, data_at(whole, 0)->tokens,
-                                (size_t)length * 4);
-            assert_memory_equal(data_at(s, 0)->loss, data_at(whole, 0)->loss, (size_t)length);
+            assert_int_equal(data_at(s, 0).n, length);
+            assert_memory_equal(data_at(s, 0).tokens, data_at(whole, 0).tokens, (size_t)length * 4);
+            assert_memory_equal(data_at(s, 0).loss, data_at(whole, 0).loss, (size_t)length);
             data_close(s);
         }
     }
@@ -280,12 +279,12 @@ static void a_cut_answer_has_no_end_of_turn(void **state) {
         "{\"prompt\":\"x\",\"response\":\"Hello there\",\"cut\":false}\n";
     data_set *s;
     if (fixture_open(f, "cut.jsonl", text, sizeof text - 1, &cfg, &s)) fail_msg("%s", err_text());
-    const data_doc *a = data_at(s, 0), *b = data_at(s, 1), *whole = data_at(s, 2);
-    assert_int_equal(a->n, whole->n - 2);
-    assert_int_equal(b->n, a->n);
-    assert_memory_equal(a->tokens, whole->tokens, (size_t)a->n * 4);
-    assert_memory_equal(b->tokens, whole->tokens, (size_t)a->n * 4);
-    assert_int_equal(whole->tokens[a->n], 2);
+    const data_doc a = data_at(s, 0), b = data_at(s, 1), whole = data_at(s, 2);
+    assert_int_equal(a.n, whole.n - 2);
+    assert_int_equal(b.n, a.n);
+    assert_memory_equal(a.tokens, whole.tokens, (size_t)a.n * 4);
+    assert_memory_equal(b.tokens, whole.tokens, (size_t)a.n * 4);
+    assert_int_equal(whole.tokens[a.n], 2);
     data_close(s);
 }
 

@@ -47,12 +47,12 @@ static void check_row(const data_set *s, const data_row *r) {
     assert_int_equal(r->doc_start[0], 0);
     assert_int_equal(r->doc_start[r->docs], r->n);
     for (int64_t k = 0; k < r->docs; k++) {
-        const data_doc *d = data_at(s, r->doc_id[k]);
+        const data_doc d = data_at(s, r->doc_id[k]);
         int64_t at = r->doc_start[k];
-        assert_int_equal(r->doc_start[k + 1] - at, d->n);
-        assert_memory_equal(r->tokens + at, d->tokens, (size_t)d->n * sizeof *d->tokens);
-        assert_memory_equal(r->loss + at, d->loss, (size_t)d->n);
-        for (int64_t i = 0; i < d->n; i++) {
+        assert_int_equal(r->doc_start[k + 1] - at, d.n);
+        assert_memory_equal(r->tokens + at, d.tokens, (size_t)d.n * sizeof *d.tokens);
+        assert_memory_equal(r->loss + at, d.loss, (size_t)d.n);
+        for (int64_t i = 0; i < d.n; i++) {
             assert_int_equal(r->document[at + i], k);
             assert_int_equal(r->position[at + i], i);
         }
@@ -141,7 +141,9 @@ static void cursors_of_other_sets_are_refused(void **state) {
     assert_non_null(strstr(err_text(), "5"));
     assert_int_equal(data_stream_seek(st, (data_cursor){.epoch = -1}), ERR_RANGE);
     assert_int_equal(data_stream_seek(st, (data_cursor){.rows = -1}), ERR_RANGE);
-    assert_int_equal(data_stream_seek(st, (data_cursor){.next = 4}), ERR_OK);
+    assert_int_equal(data_stream_seek(st, (data_cursor){.next = 2}), ERR_RANGE);
+    assert_int_equal(data_stream_seek(st, (data_cursor){.next = 2, .docs = 6}), ERR_RANGE);
+    assert_int_equal(data_stream_seek(st, (data_cursor){.next = 4, .docs = 5}), ERR_OK);
     data_stream_close(st);
     assert_int_equal(data_stream_open(&st, s, 5, 0), ERR_RANGE);
     assert_null(st);
@@ -211,7 +213,7 @@ static void b13_two_documents_of_seventy_and_sixty(void **state) {
         const char *one = "{\"prompt\":\"q\",\"response\":\"1\"}";
         if (fixture_open(f, "probe.jsonl", one, strlen(one), &cfg, &probe))
             fail_msg("%s", err_text());
-        int around = (int)data_at(probe, 0)->n - 1;
+        int around = (int)data_at(probe, 0).n - 1;
         data_close(probe);
         assert_int_equal(str_printf(&text, "{\"prompt\":\"q\",\"response\":\"%0*d\"}\n",
                                     want[d] - around, d + 1),
@@ -225,7 +227,7 @@ static void b13_two_documents_of_seventy_and_sixty(void **state) {
     assert_int_equal(r->docs, 2);
     assert_int_equal(r->n, 130);
     check_row(s, r);
-    int64_t first = data_at(s, r->doc_id[0])->n;
+    int64_t first = data_at(s, r->doc_id[0]).n;
     assert_true(first == 70 || first == 60);
     assert_int_equal(r->document[first - 1], 0);
     assert_int_equal(r->document[first], 1);
