@@ -40,7 +40,7 @@ typedef struct data_config {
     void (*beat)(void *ctx, int64_t lines, int64_t bytes_done, int64_t bytes_all);
     void *beat_ctx;
     /* When it becomes non-zero, preparation ends with ERR_STOPPED and the store stays as it was. */
-    const volatile int *stop;
+    const _Atomic int *stop;
 } data_config;
 
 /* lines = blank + rejected + without_anchor + documents */
