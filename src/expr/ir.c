@@ -304,7 +304,8 @@ static int is_well_made(const ir_prog *p, int i, const expr_decl *decls, int n_d
                       decls[n->slot].type == (expr_type)n->type))
         return 0;
     if (n->op == IR_VAR && (n->slot < 0 || n->slot >= IR_VAR_COUNT)) return 0;
-    if (n->op >= IR_NEG_I && (n->n_args != ir__ops[n->op].arity || n->type != ir__ops[n->op].result))
+    if (n->op >= IR_NEG_I &&
+        (n->n_args != ir__ops[n->op].arity || n->type != ir__ops[n->op].result))
         return 0;
     if (n->op < IR_NEG_I && n->op >= IR_AND && n->n_args != (n->op == IR_SELECT ? 3 : 2)) return 0;
     return facts_hold(p, n);

@@ -92,7 +92,8 @@ int ir__const(ir_build *b, expr_type type, ir_val v);
 int ir__var(ir_build *b, int slot);
 int ir__scalar(ir_build *b, int slot, expr_type type);
 int ir__load(ir_build *b, int slot, expr_type type, const int *index, int n);
-int ir__node(ir_build *b, ir_node n); /* as it is, without rewriting; facts and spare arguments are filled in */
+int ir__node(ir_build *b,
+             ir_node n); /* as it is, without rewriting; facts and spare arguments are filled in */
 int ir__op(ir_build *b, ir_op op, int x, int y); /* element-wise; y ignored for arity 1 */
 int ir__and(ir_build *b, int x, int y);
 int ir__or(ir_build *b, int x, int y);
