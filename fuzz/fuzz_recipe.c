@@ -33,6 +33,7 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size) {
         if (r || !*err_text()) abort();
     } else {
         check_round_trip(r);
+        for (int i = 0; i < recipe_drafters(r); i++) check_round_trip(recipe_drafter(r, i));
         recipe_free(r);
     }
     free(override);

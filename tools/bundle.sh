@@ -14,7 +14,7 @@ glibc='^(ld-linux.*|libc|libm|libdl|libpthread|librt|libresolv|libutil|linux-vds
 rm -rf "$out"
 mkdir -p "$out/lib"
 cp "$program" "$out/paceline"
-strip "$out/paceline"
+strip --strip-debug "$out/paceline" # names of functions stay, for stack traces
 
 copy_needed() { # FILE: its libraries, with theirs, as the loader finds them now
     ldd "$1" | awk '$2 == "=>" && $3 ~ /^\// { print $1, $3 }' | while read -r name path; do

@@ -1,6 +1,6 @@
 /* Files, part one: reading, mapping, hashing, and publishing one file as a whole.
  *
- * Every write, sync and rename of this folder passes through file__inject, which tests use to fail
+ * Every write, sync and rename of this folder but file_put's passes through file__inject, which tests use to fail
  * or to kill the process at a chosen one. Its counters are the only mutable file-scope state here
  * (allow-listed, atomic). Folders, locks and listing live in file_dir.c. Nothing here retries or
  * falls back: an operation that fails leaves the target as it was and says so. */
@@ -267,6 +267,25 @@ err file_commit(file_writer **pw) {
         e = file__sync_parent(w->path);
     mem_free(w);
     *pw = NULL;
+    return e;
+}
+
+err file_put(const char *path, const void *data, size_t n) {
+    char tmp[PATH_MAX];
+    TRY(file__temporary(tmp, sizeof tmp, path));
+    int fd = open(tmp, O_WRONLY | O_CREAT | O_EXCL | O_CLOEXEC, 0666);
+    if (fd < 0) return err_errno("%s cannot be created", path);
+    err e = ERR_OK;
+    for (const char *p = data; n && !e;) {
+        ssize_t r = write(fd, p, n);
+        if (r < 0 && errno == EINTR) continue;
+        if (r < 0) e = err_errno("%s cannot be written", path);
+        p += r > 0 ? r : 0;
+        n -= (size_t)(r > 0 ? r : 0);
+    }
+    if (close(fd) != 0 && !e) e = err_errno("%s cannot be written", path);
+    if (!e && rename(tmp, path) != 0) e = err_errno("%s cannot be moved into place", path);
+    if (e) unlink(tmp);
     return e;
 }
 

@@ -30,6 +30,9 @@ MUST_CHECK err file_write(file_writer *w, const void *data, size_t n); /* buffer
 MUST_CHECK err file_printf(file_writer *w, const char *fmt, ...) PRINTF_LIKE(2, 3);
 MUST_CHECK err
 file_commit(file_writer **w); /* sync, rename; frees w also on failure, target untouched */
+/* n bytes replace path as a whole, but are not synced and no part of failure injection: for what is written again and again
+ * and means nothing after a crash of the machine. */
+MUST_CHECK err file_put(const char *path, const void *data, size_t n);
 /* The n bytes to an open descriptor: one write(2) unless the kernel takes only a part; path is for the error. */
 MUST_CHECK err file_write_fd(int fd, const void *data, size_t n, const char *path);
 void file_abort(file_writer **w); /* removes what was written; NULL inside is fine */
@@ -51,6 +54,8 @@ MUST_CHECK err file_free_bytes(const char *dir, uint64_t *out);
  * ERR_REFUSED with the holder's pid and host when held. */
 MUST_CHECK err file_lock(const char *path, int *fd);
 void file_unlock(int fd);
+/* Whether nobody holds it, or there is no such file. Takes it for a moment: only for locks whose holder cannot be seen. */
+int file_lock_is_free(const char *path);
 /* XXH3-128 as 32 hex digits + NUL. */
 void file_hash_bytes(const void *data, size_t n, char out[33]);
 MUST_CHECK err file_hash(const char *path, char out[33]);

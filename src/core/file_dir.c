@@ -7,6 +7,7 @@
 #include "core/arena.h"
 #include "core/file.h"
 #include "core/file_private.h"
+#include "core/process.h"
 #include <ctype.h>
 #include <dirent.h>
 #include <errno.h>
@@ -35,20 +36,6 @@ err file__parent(char *buf, size_t n, const char *path) {
     return ERR_OK;
 }
 
-/* Start time of a process in clock ticks since boot, 0 when it cannot be told. */
-static unsigned long long start_time(long pid) {
-    char path[64], text[1024];
-    snprintf(path, sizeof path, "/proc/%ld/stat", pid);
-    int fd = open(path, O_RDONLY | O_CLOEXEC);
-    if (fd < 0) return 0;
-    ssize_t n = read(fd, text, sizeof text - 1);
-    close(fd);
-    text[n > 0 ? n : 0] = 0;
-    char *p = strrchr(text, ')'); /* the name before it may hold anything */
-    for (int field = 2; p && field < 22; field++) p = strchr(p + 1, ' ');
-    return p ? strtoull(p, NULL, 10) : 0;
-}
-
 /* The host's name with everything but letters and digits left out. */
 static void host_word(char out[33]) {
     char name[256] = "";
@@ -67,8 +54,9 @@ err file__temporary(char *buf, size_t n, const char *path) {
     struct timespec t;
     clock_gettime(CLOCK_MONOTONIC, &t);
     long pid = (long)getpid();
-    int r = snprintf(buf, n, "%s/.tmp-%ld-%llu-%s-%d-%lld%09ld", dir, pid, start_time(pid), host,
-                     (int)gettid(), (long long)t.tv_sec, t.tv_nsec);
+    int r = snprintf(buf, n, "%s/.tmp-%ld-%llu-%s-%d-%lld%09ld", dir, pid,
+                     (unsigned long long)process_start(pid), host, (int)gettid(),
+                     (long long)t.tv_sec, t.tv_nsec);
     if (r < 0 || (size_t)r >= n)
         return err_set(ERR_RANGE, "the path %.60s... is longer than the system takes", path);
     return ERR_OK;
@@ -186,7 +174,7 @@ static int abandoned(const char *name) {
     host_word(own);
     if (strcmp(host, own) != 0) return 0;
     if (kill((pid_t)pid, 0) != 0 && errno == ESRCH) return 1;
-    unsigned long long now = start_time(pid);
+    unsigned long long now = process_start(pid);
     return now && start && now != start;
 }
 
@@ -282,6 +270,14 @@ err file_lock(const char *path, int *fd) {
     close(*fd);
     *fd = -1;
     return e;
+}
+
+int file_lock_is_free(const char *path) {
+    int fd = open(path, O_RDONLY | O_CLOEXEC);
+    if (fd < 0) return errno == ENOENT;
+    const int free_now = flock(fd, LOCK_SH | LOCK_NB) == 0;
+    file_unlock(fd);
+    return free_now;
 }
 
 void file_unlock(int fd) {

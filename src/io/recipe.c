@@ -48,8 +48,8 @@ err recipe__text(recipe *r, const char **out, const char *fmt, ...) {
 /* ---- finding a field --------------------------------------------------------------------------- */
 
 static err unknown_section(const char *where, const char *section) {
-    const char *names[RECIPE_FIELD_COUNT];
-    int n = 0;
+    const char *names[RECIPE_FIELD_COUNT + 1] = {"drafters"};
+    int n = 1;
     for (int f = 0; f < RECIPE_FIELD_COUNT; f++)
         if (f == 0 || strcmp(specs[f].section, specs[f - 1].section) != 0)
             names[n++] = specs[f].section;
@@ -141,7 +141,9 @@ static err fill(recipe *r, const char *text, size_t size, const char *const *ove
     for (int f = 0; f < RECIPE_FIELD_COUNT; f++)
         if (r->values[f].origin == FROM_NOWHERE && specs[f].def)
             TRY(apply_default(r, (recipe_field)f));
-    return check_missing(r);
+    TRY(check_missing(r));
+    recipe__drafters_fill(r);
+    return ERR_OK;
 }
 
 static err create(recipe **out, const char *name) {
@@ -190,6 +192,7 @@ err recipe_load(recipe **out, const char *path, const char *const *overrides, in
 
 void recipe_free(recipe *r) {
     if (!r) return;
+    assert(!r->name); /* a named drafter goes with its whole recipe */
     if (r->locale) freelocale(r->locale);
     arena_destroy(r->mem);
     mem_free(r);
@@ -220,7 +223,8 @@ int recipe_bool(const recipe *r, recipe_field f) {
 
 const char *recipe_text(const recipe *r, recipe_field f) {
     assert(specs[f].kind == KIND_TEXT || specs[f].kind == KIND_PATH ||
-           specs[f].kind == KIND_CHOICE || specs[f].kind == KIND_TEXT_OR_AUTO);
+           specs[f].kind == KIND_CHOICE || specs[f].kind == KIND_TEXT_OR_AUTO ||
+           specs[f].kind == KIND_PATH_OR_AUTO);
     return r->values[f].text;
 }
 
@@ -285,7 +289,9 @@ static err add_list(str *out, const recipe_value *v) {
     return str_add(out, "]", 1);
 }
 
-static err add_value(str *out, const recipe_spec *s, const recipe_value *v) {
+err recipe__add_value(str *out, const recipe *r, recipe_field f) {
+    const recipe_spec *s = &specs[f];
+    const recipe_value *v = &r->values[f];
     char buf[40];
     if (v->is_auto) return str_printf(out, "%s", s->kind == KIND_INT_OR_NULL ? "null" : "auto");
     switch (s->kind) {
@@ -297,12 +303,19 @@ static err add_value(str *out, const recipe_spec *s, const recipe_value *v) {
     case KIND_CHOICE: return str_printf(out, "%s", v->text);
     case KIND_TEXT:
     case KIND_PATH:
-    case KIND_TEXT_OR_AUTO: return add_quoted(out, v->text);
+    case KIND_TEXT_OR_AUTO:
+    case KIND_PATH_OR_AUTO: return add_quoted(out, v->text);
     case KIND_PATHS:
     case KIND_DEVICES:
     case KIND_INTS_OR_AUTO: return add_list(out, v);
     }
     return err_set(ERR_INTERNAL, "field %s has no text", s->name);
+}
+
+err recipe__add_field(str *out, const recipe *r, recipe_field f, int depth) {
+    TRY(str_printf(out, "%*s%s: ", 2 * depth, "", specs[f].key));
+    TRY(recipe__add_value(out, r, f));
+    return str_add(out, "\n", 1);
 }
 
 err recipe_canonical(const recipe *r, str *out) {
@@ -312,10 +325,9 @@ err recipe_canonical(const recipe *r, str *out) {
         const recipe_spec *s = &specs[f];
         if (f == 0 || strcmp(s->section, specs[f - 1].section) != 0)
             e = str_printf(out, "%s:\n", s->section);
-        if (!e) e = str_printf(out, "  %s: ", s->key);
-        if (!e) e = add_value(out, s, &r->values[f]);
-        if (!e) e = str_add(out, "\n", 1);
+        if (!e) e = recipe__add_field(out, r, (recipe_field)f, 1);
     }
+    if (!e) e = recipe__add_drafters(out, r);
     uselocale(before);
     return e;
 }

@@ -17,6 +17,7 @@
 typedef struct reading {
     recipe *r;
     const recipe_spec *spec;
+    const char *name; /* of the field, in sentences */
     const char *base;
 } reading;
 
@@ -28,12 +29,12 @@ static const char *got(const recipe_scalar *s, char *buf, size_t n) {
 
 static err refuse(const reading *x, const recipe_scalar *s, const char *wanted, const char *hint) {
     char buf[128];
-    return err_set(ERR_RECIPE, "%s: %s must be %s, got %s%s%s", s->where, x->spec->name, wanted,
+    return err_set(ERR_RECIPE, "%s: %s must be %s, got %s%s%s", s->where, x->name, wanted,
                    got(s, buf, sizeof buf), hint ? "; " : "", hint ? hint : "");
 }
 
 static err refuse_list(const reading *x, const recipe_node *node, const char *wanted) {
-    return err_set(ERR_RECIPE, "%s: %s must be %s, got a list", node->where, x->spec->name, wanted);
+    return err_set(ERR_RECIPE, "%s: %s must be %s, got a list", node->where, x->name, wanted);
 }
 
 /* ---- numbers ----------------------------------------------------------------------------------- */
@@ -107,8 +108,8 @@ static err out_of_range(const reading *x, const recipe_scalar *s) {
         recipe__real_text(x->spec->min, low);
         recipe__real_text(x->spec->max, high);
     }
-    return err_set(ERR_RECIPE, "%s: %s must be between %s and %s, got %.80s", s->where,
-                   x->spec->name, low, high, s->text);
+    return err_set(ERR_RECIPE, "%s: %s must be between %s and %s, got %.80s", s->where, x->name,
+                   low, high, s->text);
 }
 
 static err take_whole(const reading *x, const recipe_scalar *s, const char *wanted, int64_t *out) {
@@ -209,22 +210,23 @@ static err resolve(const reading *x, const recipe_scalar *s, const char **out) {
     return recipe__text(x->r, out, "%.*s/%s", (int)n, x->base, text);
 }
 
-static err take_path(const reading *x, const recipe_scalar *s, const char **out) {
-    TRY(take_text(x, s, "a path", out));
+static err take_path(const reading *x, const recipe_scalar *s, const char *wanted,
+                     const char **out) {
+    TRY(take_text(x, s, wanted, out));
     return resolve(x, s, out);
 }
 
 static err take_paths(const reading *x, const recipe_node *node, recipe_value *v) {
     if (node->n == 0)
         return err_set(ERR_RECIPE, "%s: %s must be a path or a list of paths, got an empty list",
-                       node->where, x->spec->name);
+                       node->where, x->name);
     TRY(arena_alloc(x->r->mem, (size_t)node->n, sizeof *v->texts, &v->texts));
     for (int i = 0; i < node->n; i++) {
-        TRY(take_path(x, &node->items[i], &v->texts[i]));
+        TRY(take_path(x, &node->items[i], "a path", &v->texts[i]));
         for (int k = 0; k < i; k++)
             if (strcmp(v->texts[k], v->texts[i]) == 0)
-                return err_set(ERR_RECIPE, "%s: %s names %s twice", node->items[i].where,
-                               x->spec->name, v->texts[i]);
+                return err_set(ERR_RECIPE, "%s: %s names %s twice", node->items[i].where, x->name,
+                               v->texts[i]);
     }
     v->n = node->n;
     return ERR_OK;
@@ -240,6 +242,13 @@ static int is_device(const char *s) {
     return !*s || (*s == ':' && s[1] != '-' && is_whole(s + 1) && strlen(s) <= 5);
 }
 
+/* cpu is cpu:0 in other words. */
+static int same_device(const char *a, const char *b) {
+    const size_t na = strcspn(a, ":"), nb = strcspn(b, ":");
+    return na == nb && strncmp(a, b, na) == 0 &&
+           strcmp(a[na] ? a + na : ":0", b[nb] ? b + nb : ":0") == 0;
+}
+
 static err take_devices(const reading *x, const recipe_node *node, recipe_value *v) {
     static const char wanted[] = "auto, a device such as cpu:0 or cuda:1, or a list of devices";
     if (!node->is_list && strcmp(node->items[0].text, "auto") == 0) {
@@ -247,15 +256,15 @@ static err take_devices(const reading *x, const recipe_node *node, recipe_value 
         return ERR_OK;
     }
     if (node->n == 0)
-        return err_set(ERR_RECIPE, "%s: %s must be %s, got an empty list", node->where,
-                       x->spec->name, wanted);
+        return err_set(ERR_RECIPE, "%s: %s must be %s, got an empty list", node->where, x->name,
+                       wanted);
     TRY(arena_alloc(x->r->mem, (size_t)node->n, sizeof *v->texts, &v->texts));
     for (int i = 0; i < node->n; i++) {
         const recipe_scalar *s = &node->items[i];
         if (!is_device(s->text)) return refuse(x, s, wanted, NULL);
         for (int k = 0; k < i; k++)
-            if (strcmp(v->texts[k], s->text) == 0)
-                return err_set(ERR_RECIPE, "%s: %s names %s twice", s->where, x->spec->name,
+            if (same_device(v->texts[k], s->text))
+                return err_set(ERR_RECIPE, "%s: %s names the device %s twice", s->where, x->name,
                                s->text);
         v->texts[i] = s->text;
     }
@@ -270,8 +279,8 @@ static err take_ints(const reading *x, const recipe_node *node, recipe_value *v)
         return v->is_auto ? ERR_OK : refuse(x, &node->items[0], wanted, NULL);
     }
     if (node->n == 0)
-        return err_set(ERR_RECIPE, "%s: %s must be %s, got an empty list", node->where,
-                       x->spec->name, wanted);
+        return err_set(ERR_RECIPE, "%s: %s must be %s, got an empty list", node->where, x->name,
+                       wanted);
     TRY(arena_alloc(x->r->mem, (size_t)node->n, sizeof *v->ints, &v->ints));
     for (int i = 0; i < node->n; i++)
         TRY(take_whole(x, &node->items[i], "a list of integers", &v->ints[i]));
@@ -287,12 +296,16 @@ static err take_scalar(const reading *x, const recipe_scalar *s, recipe_value *v
     case KIND_REAL: return take_real(x, s, &v->real);
     case KIND_BOOL: return take_bool(x, s, &v->truth);
     case KIND_TEXT: return take_text(x, s, "text", &v->text);
-    case KIND_PATH: return take_path(x, s, &v->text);
+    case KIND_PATH: return take_path(x, s, "a path", &v->text);
     case KIND_CHOICE: return take_choice(x, s, &v->text);
     case KIND_TEXT_OR_AUTO:
         TRY(take_text(x, s, "auto or a name", &v->text));
         v->is_auto = strcmp(v->text, "auto") == 0;
         return ERR_OK;
+    case KIND_PATH_OR_AUTO:
+        v->text = s->text;
+        v->is_auto = strcmp(s->text, "auto") == 0;
+        return v->is_auto ? ERR_OK : take_path(x, s, "auto or a path", &v->text);
     case KIND_INT_OR_AUTO:
         v->is_auto = strcmp(s->text, "auto") == 0;
         return v->is_auto ? ERR_OK : take_whole(x, s, "an integer or auto", &v->whole);
@@ -305,7 +318,7 @@ static err take_scalar(const reading *x, const recipe_scalar *s, recipe_value *v
     case KIND_DEVICES:
     case KIND_INTS_OR_AUTO: break;
     }
-    return err_set(ERR_INTERNAL, "field %s has no reader", x->spec->name);
+    return err_set(ERR_INTERNAL, "field %s has no reader", x->name);
 }
 
 static const char *single_value(recipe_kind kind) {
@@ -315,16 +328,18 @@ static const char *single_value(recipe_kind kind) {
     case KIND_INT_OR_NULL: return "a single integer";
     case KIND_REAL: return "a single number";
     case KIND_BOOL: return "true or false";
-    case KIND_PATH: return "a single path";
+    case KIND_PATH:
+    case KIND_PATH_OR_AUTO: return "a single path";
     default: return "a single text";
     }
 }
 
 err recipe__assign(recipe *r, recipe_field f, recipe_origin origin, const recipe_node *node,
                    const char *base) {
-    reading x = {r, recipe__spec(f), base};
+    reading x = {r, recipe__spec(f), NULL, base};
     recipe_value v = {.origin = origin, .where = node->where};
     err e;
+    TRY(recipe__field_name(r, f, &x.name));
     switch (x.spec->kind) {
     case KIND_PATHS: e = take_paths(&x, node, &v); break;
     case KIND_DEVICES: e = take_devices(&x, node, &v); break;

@@ -1,7 +1,7 @@
 /* Recipe text: YAML events of libyaml, walked as sections of fields.
  *
  * A recipe is one document: a mapping of sections, each a mapping of fields, each a scalar or a flat list of
- * scalars. Anchors, aliases, tags, directives, further documents, duplicate keys and unknown names are refused
+ * scalars; the section `drafters` is a mapping of names, each a mapping of sections again. Anchors, aliases, tags, directives, further documents, duplicate keys and unknown names are refused
  * where they stand. Types are not looked at here; recipe_value.c reads the scalars. */
 #include "io/recipe_parts.h"
 #include <stdio.h>
@@ -11,13 +11,12 @@
 enum { LIST_LIMIT = 4096, TEXT_LIMIT = 1 << 20 };
 
 typedef struct walk {
-    recipe *r;
+    recipe *r; /* what is being filled: the whole recipe or a named drafter of it */
     yaml_parser_t parser;
     yaml_event_t event; /* the one read last */
     int has_event;
     const char *base;
-    const char *override;                          /* "command line: a.b=c"; NULL for a file */
-    const char *section_where[RECIPE_FIELD_COUNT]; /* by a section's first field */
+    const char *override; /* "command line: a.b=c"; NULL for a file */
 } walk;
 
 /* "FILE:LINE:COLUMN" of a mark, counted from 1. */
@@ -127,44 +126,108 @@ static err read_node(walk *w, const char *name, recipe_node *node) {
     return e;
 }
 
+/* The value of field f, from the event after its key. */
+static err read_value_of(walk *w, const char *where, recipe_field f) {
+    recipe_node node;
+    const char *name;
+    TRY(recipe__field_name(w->r, f, &name));
+    if (w->r->values[f].origin == FROM_FILE)
+        return err_set(ERR_RECIPE, "%s: %s was given already, at %s", where, name,
+                       w->r->values[f].where);
+    TRY(next(w));
+    TRY(read_node(w, name, &node));
+    return recipe__assign(w->r, f, FROM_FILE, &node, w->base);
+}
+
 static err read_field(walk *w, const char *section) {
     recipe_scalar key;
-    recipe_node node;
     recipe_field f;
     if (w->event.type != YAML_SCALAR_EVENT) return refuse(w, "a field's name must be plain text");
     TRY(read_scalar(w, &key));
     TRY(recipe__find(key.where, section, key.text, &f));
-    if (w->r->values[f].origin == FROM_FILE)
-        return err_set(ERR_RECIPE, "%s: %s was given already, at %s", key.where,
-                       recipe__spec(f)->name, w->r->values[f].where);
-    TRY(next(w));
-    TRY(read_node(w, recipe__spec(f)->name, &node));
-    return recipe__assign(w->r, f, FROM_FILE, &node, w->base);
+    return read_value_of(w, key.where, f);
 }
 
-static err read_section(walk *w) {
-    recipe_scalar name;
+/* Notes that a section stands at `where`; *noted is where it stood before. */
+static err note_section(const char **noted, const char *where, const char *name) {
+    if (*noted)
+        return err_set(ERR_RECIPE, "%s: section '%s' was given already, at %s", where, name,
+                       *noted);
+    *noted = where;
+    return ERR_OK;
+}
+
+/* A section of fields, its name read already, as the last event. */
+static err read_fields(walk *w, const recipe_scalar *name) {
     recipe_field first;
-    if (w->event.type != YAML_SCALAR_EVENT) return refuse(w, "a section's name must be plain text");
-    TRY(read_scalar(w, &name));
-    TRY(recipe__find(name.where, name.text, NULL, &first));
-    if (w->section_where[first])
-        return err_set(ERR_RECIPE, "%s: section '%s' was given already, at %s", name.where,
-                       name.text, w->section_where[first]);
-    w->section_where[first] = name.where;
+    TRY(recipe__find(name->where, name->text, NULL, &first));
+    TRY(note_section(&w->r->section_where[first], name->where, name->text));
     TRY(next(w));
     if (w->event.type != YAML_MAPPING_START_EVENT) {
         char what[200];
         snprintf(what, sizeof what, "section '%s' must hold fields, as in '%s: {%s: ...}'",
-                 name.text, name.text, recipe__spec(first)->key);
+                 name->text, name->text, recipe__spec(first)->key);
         return refuse(w, what);
     }
     TRY(next(w));
     while (w->event.type != YAML_MAPPING_END_EVENT) {
-        TRY(read_field(w, name.text));
+        TRY(read_field(w, name->text));
         TRY(next(w));
     }
     return ERR_OK;
+}
+
+/* "NAME: {section: {...}, devices: [...]}", at its name. */
+static err read_drafter(walk *w) {
+    recipe *whole = w->r, *drafter;
+    recipe_scalar name, section;
+    if (w->event.type != YAML_SCALAR_EVENT) return refuse(w, "a drafter's name must be plain text");
+    TRY(read_scalar(w, &name));
+    TRY(recipe__drafter_add(whole, name.where, name.text, &drafter));
+    TRY(next(w));
+    if (w->event.type != YAML_MAPPING_START_EVENT) {
+        char what[200];
+        snprintf(what, sizeof what,
+                 "drafter '%s' must hold sections, as in '%s: {drafter: {layers: 2}}', or be {}",
+                 name.text, name.text);
+        return refuse(w, what);
+    }
+    w->r = drafter;
+    TRY(next(w));
+    while (w->event.type != YAML_MAPPING_END_EVENT) {
+        if (w->event.type != YAML_SCALAR_EVENT)
+            return refuse(w, "a section's name must be plain text");
+        TRY(read_scalar(w, &section));
+        TRY(recipe__drafter_section(drafter, section.where, section.text));
+        if (strcmp(section.text, "devices") == 0)
+            TRY(read_value_of(w, section.where, RECIPE_devices_drafter));
+        else
+            TRY(read_fields(w, &section));
+        TRY(next(w));
+    }
+    w->r = whole;
+    return ERR_OK;
+}
+
+static err read_drafters(walk *w, const recipe_scalar *name) {
+    TRY(note_section(&w->r->drafters_where, name->where, name->text));
+    TRY(next(w));
+    if (w->event.type != YAML_MAPPING_START_EVENT)
+        return refuse(w, "section 'drafters' must hold names, as in "
+                         "'drafters: {small: {drafter: {layers: 1}}}'");
+    TRY(next(w));
+    while (w->event.type != YAML_MAPPING_END_EVENT) {
+        TRY(read_drafter(w));
+        TRY(next(w));
+    }
+    return ERR_OK;
+}
+
+static err read_section(walk *w) {
+    recipe_scalar name;
+    if (w->event.type != YAML_SCALAR_EVENT) return refuse(w, "a section's name must be plain text");
+    TRY(read_scalar(w, &name));
+    return strcmp(name.text, "drafters") == 0 ? read_drafters(w, &name) : read_fields(w, &name);
 }
 
 static err read_document(walk *w) {
@@ -190,11 +253,16 @@ static err read_document(walk *w) {
 static err read_value(walk *w, recipe_field f) {
     recipe_scalar empty = {"", 1, w->override};
     recipe_node node = {w->override, 0, 1, &empty};
+    const char *name;
+    TRY(recipe__field_name(w->r, f, &name));
+    if (w->r->values[f].origin == FROM_OVERRIDE)
+        return err_set(ERR_RECIPE, "%s: %s was given already, in %s", w->override, name,
+                       w->r->values[f].where);
     TRY(next(w));
     TRY(next(w));
     if (w->event.type != YAML_STREAM_END_EVENT) {
         TRY(next(w));
-        TRY(read_node(w, recipe__spec(f)->name, &node));
+        TRY(read_node(w, name, &node));
         TRY(next(w));
         TRY(next(w));
         if (w->event.type != YAML_STREAM_END_EVENT) return refuse(w, "one value was expected");
@@ -226,6 +294,43 @@ err recipe__read_file(recipe *r, const char *base, const char *text, size_t n) {
     return e;
 }
 
+/* The field that "section.key" names; splits the text. */
+static err find_field(walk *w, char *name, recipe_field *f) {
+    char *dot = strchr(name, '.');
+    if (dot) {
+        *dot = 0;
+        return recipe__find(w->override, name, dot + 1, f);
+    }
+    TRY(recipe__find(w->override, name, NULL, f)); /* suggests the field when name is a key */
+    return err_set(ERR_RECIPE, "%s: a recipe key is set as section.key=value", w->override);
+}
+
+/* The field that "NAME.section.key" or "NAME.devices" names, and its drafter as what is filled. */
+static err find_of_drafter(walk *w, char *name, recipe_field *f) {
+    recipe *drafter;
+    char *dot = strchr(name, '.');
+    if (!dot)
+        return err_set(ERR_RECIPE,
+                       "%s: a key of one drafter is set as drafters.NAME.section.key=value, its "
+                       "devices as drafters.NAME.devices=[cpu:5]",
+                       w->override);
+    *dot = 0;
+    TRY(recipe__drafter_find(w->r, w->override, name, &drafter));
+    w->r = drafter;
+    char *section = dot + 1, *key = strchr(section, '.');
+    if (key) *key = 0;
+    TRY(recipe__drafter_section(drafter, w->override, section));
+    if (strcmp(section, "devices") == 0) {
+        *f = RECIPE_devices_drafter;
+        if (!key) return ERR_OK;
+        return err_set(ERR_RECIPE,
+                       "%s: the devices of a drafter are set as drafters.%s.devices=[cpu:5]",
+                       w->override, name);
+    }
+    if (key) *key = '.';
+    return find_field(w, section, f);
+}
+
 err recipe__read_override(recipe *r, const char *base, const char *text) {
     walk w = {.r = r, .base = base};
     char name[128];
@@ -236,16 +341,9 @@ err recipe__read_override(recipe *r, const char *base, const char *text) {
         return err_set(ERR_RECIPE, "%s: a recipe key is set as section.key=value", w.override);
     memcpy(name, text, (size_t)(equal - text));
     name[equal - text] = 0;
-    char *dot = strchr(name, '.');
-    if (!dot) {
-        TRY(recipe__find(w.override, name, NULL, &f)); /* suggests the field when name is a key */
-        return err_set(ERR_RECIPE, "%s: a recipe key is set as section.key=value", w.override);
-    }
-    *dot = 0;
-    TRY(recipe__find(w.override, name, dot + 1, &f));
-    if (r->values[f].origin == FROM_OVERRIDE)
-        return err_set(ERR_RECIPE, "%s: %s was given already, in %s", w.override,
-                       recipe__spec(f)->name, r->values[f].where);
+    TRY(strcmp(name, "drafters") == 0 || strncmp(name, "drafters.", 9) == 0
+            ? find_of_drafter(&w, name + 8 + (name[8] == '.'), &f)
+            : find_field(&w, name, &f));
     TRY(start(&w, equal + 1, strlen(equal + 1)));
     err e = read_value(&w, f);
     finish(&w);

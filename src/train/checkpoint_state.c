@@ -110,14 +110,19 @@ err checkpoint__read_state(const char *path, checkpoint_state *s) {
 
 /* ---- comparing ---- */
 
-/* What may change between two parts of one run. Paths of files: their digests are compared. */
-static int may_change(const char *key) {
-    static const char *const keys[] = {"run.checkpoint_every", "run.keep",       "run.out",
-                                       "devices.threads",      "devices.target", "devices.drafter",
-                                       "target.path",          "data.path",      "data.validation"};
+static int is_empty(const char *canonical) { return strcmp(canonical, "\"\"") == 0; }
+
+/* What may change between two parts of one run. Paths of files: their digests are compared. Kept taps are
+ * rounded to bf16, so their folder may change and whether there is one may not. */
+static int may_change(const char *key, const char *saved, const char *now) {
+    static const char *const keys[] = {
+        "run.checkpoint_every", "run.keep",        "run.out",           "run.on_drafter_error",
+        "run.stall_seconds",    "run.end_seconds", "target.path",       "data.path",
+        "data.validation",      "data.store",      "devices.target",    "devices.drafter",
+        "devices.threads",      "devices.ring",    "data.allow_changed"};
     for (size_t i = 0; i < sizeof keys / sizeof *keys; i++)
         if (strcmp(key, keys[i]) == 0) return 1;
-    return 0;
+    return strcmp(key, "features.store") == 0 && is_empty(saved) == is_empty(now);
 }
 
 /* Next "  key: value" line of canonical text, with its section. Returns 0 at the end. */
@@ -160,7 +165,7 @@ static err compare_recipes(const char *path, const char *saved, const char *now)
                            "%s was made by another version of this program: its recipe has other "
                            "keys (%s); start fresh or choose another run.out",
                            path, more_a ? a.key : b.key);
-        if (strcmp(a.value, b.value) != 0 && !may_change(a.key))
+        if (strcmp(a.value, b.value) != 0 && !may_change(a.key, a.value, b.value))
             return err_set(
                 ERR_REFUSED,
                 "%s was made with %s: %s and the recipe now says %s; change it back, start "

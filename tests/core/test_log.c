@@ -14,6 +14,8 @@
 #include "core/env.h"
 #include "core/log.h"
 #include "core/str.h"
+#include "support/files.h"
+#include "support/says.h"
 
 typedef struct lines {
     int n, broken;
@@ -46,6 +48,76 @@ static void lines_of_many_threads_stay_whole(void **state) {
     log_set_sink(NULL, NULL);
     assert_int_equal(l.n, 2000);
     assert_int_equal(l.broken, 0);
+}
+
+/* Bytes of the log's files together, each within its bound and made of whole lines that end so. */
+static size_t check_log(files_dir *d, const char *name, size_t most, int files) {
+    size_t all = 0;
+    for (int k = 0; k <= files; k++) {
+        char path[64], *text;
+        size_t n;
+        snprintf(path, sizeof path, k ? "%s.%d" : "%s", name, k);
+        const char *at = files_at(d, path);
+        if (k == files) {
+            assert_false(file_exists(at));
+            continue;
+        }
+        if (!file_exists(at)) continue;
+        assert_ok(file_read(at, &text, &n));
+        assert_true(n <= most);
+        all += n;
+        for (char *line = text; *line; line = strchr(line, '\n') + 1) {
+            int a, b;
+            char level[8];
+            assert_non_null(strchr(line, '\n'));
+            assert_int_equal(
+                sscanf(line, "%*[0-9TZ:-] %7[a-z]: thread %d line %d end", level, &a, &b), 3);
+            assert_string_equal(level, "info");
+        }
+        free(text);
+    }
+    return all;
+}
+
+static void a_run_s_file_keeps_its_bound(void **state) {
+    (void)state;
+    files_dir d = files_begin();
+    lines l = {0};
+    const size_t most = 10000;
+    char *text;
+    size_t n;
+    log_set_sink(keep, &l);
+    assert_ok(log_file_open(files_at(&d, "log.txt"), most, 3));
+    assert_says(log_file_open(files_at(&d, "other.txt"), most, 3), ERR_REFUSED, "log.txt",
+                "other.txt");
+    pthread_t t[4];
+    for (int i = 0; i < 4; i++)
+        assert_int_equal(pthread_create(&t[i], NULL, log_often, (void *)(intptr_t)i), 0);
+    for (int i = 0; i < 4; i++) pthread_join(t[i], NULL);
+    log_file_close();
+    log_file_close();
+    log_info("thread 9 line 9 end"); /* after closing: to the sink alone */
+    assert_int_equal(l.n, 2001);
+    assert_int_equal(l.broken, 0);
+    const size_t all = check_log(&d, "log.txt", most, 3);
+    assert_true(all > 2 * most);
+    /* Continued where it stood; one file alone is begun anew instead. */
+    assert_ok(log_file_open(files_at(&d, "log.txt"), most, 3));
+    log_info("thread 7 line 1 end");
+    log_file_close();
+    check_log(&d, "log.txt", most, 3);
+    assert_ok(file_read(files_at(&d, "log.txt"), &text, &n));
+    assert_non_null(strstr(text, "info: thread 7 line 1 end\n"));
+    free(text);
+    assert_ok(log_file_open(files_at(&d, "single"), most, 1));
+    for (int i = 0; i < 1000; i++) log_info("thread 0 line %d end", i);
+    log_file_close();
+    assert_true(check_log(&d, "single", most, 1) > 0);
+    log_set_sink(NULL, NULL);
+    assert_says(log_file_open(files_at(&d, "none/log.txt"), most, 3), ERR_IO, "none/log.txt");
+    assert_says(log_file_open(files_at(&d, "x"), 100, 3), ERR_RANGE, "100");
+    assert_says(log_file_open(files_at(&d, "x"), most, 0), ERR_RANGE, "0 files");
+    files_end(&d);
 }
 
 static void levels(void **state) {
@@ -138,6 +210,7 @@ static void suggestions(void **state) {
 int main(void) {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(lines_of_many_threads_stay_whole),
+        cmocka_unit_test(a_run_s_file_keeps_its_bound),
         cmocka_unit_test(levels),
         cmocka_unit_test(switches),
         cmocka_unit_test(clocks),

@@ -8,10 +8,9 @@
 #include <stdint.h>
 #include <cmocka.h>
 
-#include "io/recipe.h"
+#include "io/recipe_check.h"
 #include "support/files.h"
 #include "support/numbers.h"
-#include "support/says.h"
 #include <limits.h>
 #include <locale.h>
 
@@ -76,6 +75,9 @@ static void defaults_are_those_of_the_table(void **state) {
     assert_string_equal(recipe_text(r, RECIPE_data_template), "auto");
     assert_string_equal(recipe_text(r, RECIPE_data_validation), "");
     assert_false(recipe_bool(r, RECIPE_data_lenient));
+    assert_true(recipe_is_auto(r, RECIPE_data_store));
+    assert_string_equal(recipe_text(r, RECIPE_features_store), "");
+    assert_string_equal(recipe_text(r, RECIPE_run_on_drafter_error), "continue");
     for (int f = 0; f < RECIPE_FIELD_COUNT; f++) {
         assert_non_null(strchr(recipe_field_name((recipe_field)f), '.'));
         assert_true(*recipe_field_help((recipe_field)f));
@@ -130,6 +132,12 @@ static void values_refused_with_place_and_hint(void **state) {
         {"devices: {target: [auto]}", {"r.yaml:4:20", "cuda:1", "'auto'"}},
         {"devices: {target: [cuda:0, cuda:0]}", {"r.yaml:4:28", "cuda:0", "twice"}},
         {"devices: {target: cuda:01}", {"r.yaml:4:19", "'cuda:01'", ""}},
+        {"devices: {target: 'cpu:'}", {"r.yaml:4:19", "'cpu:'", ""}},
+        {"devices: {target: cpu:-1}", {"r.yaml:4:19", "'cpu:-1'", ""}},
+        {"devices: {target: [cpu:3, cpu, cpu:0]}", {"r.yaml:4:32", "cpu:0", "twice"}},
+        {"devices: {ring: 65}", {"r.yaml:4:17", "between 0 and 64", "65"}},
+        {"features: {store: null}", {"r.yaml:4:19", "a path", "\"\" for none"}},
+        {"features: {store: [a]}", {"r.yaml:4:19", "a single path", "got a list"}},
     };
     char text[512];
     for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
@@ -184,6 +192,8 @@ static void missing_and_double_fields(void **state) {
     assert_says(try_text("run: {out: o}\nrun: {seed: 2}"), ERR_RECIPE,
                 "r.yaml:2:1: section 'run' was given already, at r.yaml:1:1");
     assert_says(try_text("data: {path: [a, a]}"), ERR_RECIPE, "r.yaml:1:18", "twice");
+    assert_says(try_text("data: {store: ''}"), ERR_RECIPE, "r.yaml:1:15: data.store must be",
+                "auto or a path", "cannot be empty");
     assert_says(try_text("data: {path: []}"), ERR_RECIPE, "r.yaml:1:14", "empty list");
     assert_says(try_text("loss:\n"), ERR_RECIPE, "'loss' must hold fields");
     assert_says(try_text("loss: 3\n"), ERR_RECIPE, "r.yaml:1:7", "'loss' must hold fields");
@@ -260,8 +270,8 @@ static void paths_follow_file_or_working_folder(void **state) {
     files_text(
         &d, "sub/r.yaml",
         "target: {path: ../m.gguf}\ndata: {path: [./a, /abs/b], validation: ../../../../../../../../../../x}\nrun: {out: q/../o}\n");
-    const char *const set[] = {"drafter.init=k/init"};
-    assert_ok(recipe_load(&r, d.name, set, 1));
+    const char *const set[] = {"drafter.init=k/init", "data.store=kept"};
+    assert_ok(recipe_load(&r, d.name, set, 2));
     snprintf(want, sizeof want, "%s/m.gguf", folder);
     assert_string_equal(recipe_text(r, RECIPE_target_path), want);
     assert_int_equal(recipe_list(r, RECIPE_data_path, &texts), 2);
@@ -273,21 +283,11 @@ static void paths_follow_file_or_working_folder(void **state) {
     assert_string_equal(recipe_text(r, RECIPE_run_out), want);
     snprintf(want, sizeof want, "%s/k/init", here);
     assert_string_equal(recipe_text(r, RECIPE_drafter_init), want);
+    snprintf(want, sizeof want, "%s/kept", here);
+    assert_string_equal(recipe_text(r, RECIPE_data_store), want);
+    assert_false(recipe_is_auto(r, RECIPE_data_store));
     recipe_free(r);
     files_end(&d);
-}
-
-/* The canonical text of r loads, from another folder, to itself. */
-static void check_round_trip(const recipe *r) {
-    str first = {0}, second = {0};
-    recipe *again;
-    assert_ok(recipe_canonical(r, &first));
-    assert_ok(recipe_load_memory(&again, "/other.yaml", first.s, first.n, NULL, 0));
-    assert_ok(recipe_canonical(again, &second));
-    assert_string_equal(first.s, second.s);
-    recipe_free(again);
-    str_free(&first);
-    str_free(&second);
 }
 
 static void canonical_round_trip(void **state) {

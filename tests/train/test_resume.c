@@ -289,6 +289,8 @@ static void resume_names_what_changed(void **state) {
     try_open(s, "kept", "optimizer.schedule=wsd", ERR_REFUSED, "optimizer.schedule: cosine");
     try_open(s, "kept", "run.keep=7", ERR_OK, "");
     try_open(s, "kept", "devices.threads=1", ERR_OK, "");
+    try_open(s, "kept", "run.stall_seconds=77", ERR_OK, "");
+    try_open(s, "kept", "features.store=taps", ERR_REFUSED, "features.store: \"\"");
     try_open(s, "kept", "data.path=held.jsonl", ERR_REFUSED, "other training data");
     try_open(s, "kept", "data.validation=train.jsonl", ERR_REFUSED, "other validation data");
     tiny_gguf g = tiny_gguf_default(TINY_COUNT + 3, 12);
