@@ -108,24 +108,15 @@ static void to_winner(grad_build *g, int winner, int low, int high, adjoint a) {
     add_to(g, winner, value, both(g, a.guard, some));
 }
 
-/* min(max(x, low), high), which is clamp: x gets all between the ends, both included. */
-static void through_clamp(grad_build *g, int x, int low, int high, adjoint a) {
-    int inside = ir__and(g->b, op2(g, IR_LE_F, low, x), op2(g, IR_LE_F, x, high));
-    add_to(g, x, a.value, both(g, a.guard, inside));
-    if (g->leads_to[low]) {
-        int c = ir__and(g->b, op2(g, IR_LT_F, x, low), op2(g, IR_LT_F, low, high));
-        add_to(g, low, a.value, both(g, a.guard, c));
-    }
-    if (g->leads_to[high]) {
-        int c = ir__or(g->b, op2(g, IR_LT_F, high, x), op2(g, IR_LT_F, high, low));
-        add_to(g, high, a.value, both(g, a.guard, c));
-    }
-}
 RULE(min) {
     UNUSED;
     const ir_node inner = g->b->node[x];
-    if (inner.op == IR_MAX_F) {
-        through_clamp(g, inner.arg[0], inner.arg[1], y, a);
+    int low = inner.arg[1];
+    if (inner.op == IR_MAX_F && !g->leads_to[low] && !g->leads_to[y]) {
+        /* clamp(v, low, high) between fixed ends: v gets all between them, both included */
+        int v = inner.arg[0];
+        int inside = ir__and(g->b, op2(g, IR_LE_F, low, v), op2(g, IR_LE_F, v, y));
+        add_to(g, v, a.value, both(g, a.guard, inside));
         return;
     }
     to_winner(g, x, x, y, a);

@@ -2,7 +2,8 @@
  *
  * One program holds the score and its derivatives, which share what they have in common. A site is one load of a
  * wanted array in the text (equal loads are one site) or a wanted scalar. Sub-gradients: abs has 0 at 0; min and max
- * give half to each side of a tie; clamp(x, low, high) gives all to x where low <= x <= high; a branch of ?: that is
+ * give half to each side of a tie; clamp(x, low, high) with ends that take no gradient gives all to x where
+ * low <= x <= high; a branch of ?: that is
  * not taken gets exactly nothing; floor, conditions and integers have none. Immutable, so any thread may use it. */
 #ifndef EXPR_EXPR_GRAD_H
 #define EXPR_EXPR_GRAD_H

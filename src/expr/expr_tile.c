@@ -1,5 +1,7 @@
-/* A mask over a rectangle of cells: the engine with lanes along kv, in chunks of columns, so that scratch memory does
- * not grow with the rectangle's width. Rows that are many are done in chunks too. Same values as the definition. */
+/* A mask over a rectangle of cells: the engine with lanes along kv.
+ *
+ * Columns and rows go in chunks, so that scratch memory does not grow with the rectangle. Same values as the
+ * definition; a flag is raised where a cell reaches a load that left its array. */
 #include "expr/expr_engine.h"
 #include "expr/ops.h"
 #include <string.h>

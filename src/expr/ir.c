@@ -6,6 +6,7 @@
 #include "expr/ir.h"
 #include "expr/ops.h"
 #include <assert.h>
+#include <math.h>
 #include <string.h>
 
 const char *const ir__var_names[IR_VAR_COUNT] = {"b", "h", "q", "kv", "s"};
@@ -180,7 +181,7 @@ int ir__node(ir_build *b, ir_node n) {
 int ir__const(ir_build *b, expr_type type, ir_val v) {
     ir_val k = {0}; /* all bytes defined: they are compared and hashed */
     if (type == EXPR_FLOAT)
-        k.f = v.f;
+        k.f = v.f == v.f ? v.f : NAN; /* one NaN: its bits differ between processors */
     else
         k.i = v.i;
     return ir__node(b, (ir_node){.op = IR_CONST, .type = (uint8_t)type, .slot = -1, .k = k});

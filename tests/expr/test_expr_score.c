@@ -305,7 +305,9 @@ static void random_scores(void **state) {
         check_print(&w, e);
         check_tile(&w, e, g, (expr_score_mode)draw(&w, 3));
         check_sums(&w, g);
-        for (int k = 0; k < 4; k++) check_slope(&w, g), check_capture(&w, g);
+        /* Steps of a steep floor look like a slope to differences. */
+        int steps = strstr(w.text, "floor") || strstr(w.text, "int(");
+        for (int k = 0; !steps && k < 8; k++) check_slope(&w, g), check_capture(&w, g);
         expr_free(e);
         arena_reset(w.a, mark);
     }

@@ -57,7 +57,7 @@ static void put_int_leaf(writer *w) {
     switch (below(w, 4)) {
     case 0: put(w, "%d", below(w, 24) - 4); break;
     case 1:
-        if (below(w, 12) == 0) {
+        if (below(w, 12) == 0 && !w->score) { /* beside them a score's slope drowns */
             put(w, "%s", huge[below(w, 3)]);
             break;
         } /* fall through */
