@@ -3,11 +3,11 @@
  * SIGINT, SIGTERM or SIGHUP once: save at the next whole update and stop (exit code 3); a second time: stop at once. A finished update is
  * never lost twice: the run folder's last checkpoint is always whole. */
 #include "cli/command.h"
+#include "cli/linked.h"
 #include "cli/progress.h"
 #include "core/clock.h"
 #include "io/json.h"
 #include "train/train.h"
-#include <math.h>
 #include <math.h>
 #include <signal.h>
 #include <stdio.h>
@@ -25,7 +25,7 @@ static const arg_spec plan_spec[] = {
 };
 
 static volatile sig_atomic_t interrupts; /* set by the handler alone; read between updates */
-static volatile int stop_flag;
+static _Atomic int stop_flag;
 
 static void on_signal(int sig) {
     stop_flag = 1;
@@ -58,10 +58,10 @@ static void draw(void *ctx, const train_progress *p) {
         at += (size_t)snprintf(slots + at, sizeof slots - at, "%s%s", k ? " " : "",
                                figure(p->slot_accuracy[k], one));
     progress_line(bar, p->update == p->updates,
-                  "update %lld/%lld  loss %.4f  slots %s  tau %s  %.0f tokens/s  %s left%s",
-                  (long long)p->update, (long long)p->updates, p->loss, slots, figure(p->tau, one),
-                  p->tokens_per_second, clock_span(p->seconds_left, left),
-                  p->bad_steps ? "  (bad steps!)" : "");
+                  "%s%supdate %lld/%lld  loss %.4f  slots %s  tau %s  %.0f tokens/s  %s left%s",
+                  p->drafter, p->drafter[0] ? ": " : "", (long long)p->update,
+                  (long long)p->updates, p->loss, slots, figure(p->tau, one), p->tokens_per_second,
+                  clock_span(p->seconds_left, left), p->bad_steps ? "  (bad steps!)" : "");
 }
 
 static err load(const args *a, recipe **r) {
@@ -72,19 +72,23 @@ static err run_train(const args *a) {
     recipe *r = NULL;
     train *t = NULL;
     progress bar;
-    train_options opt = {.fresh = args_has(a, "--fresh"), .quiet = args_has(a, "--quiet")};
+    train_options opt = {
+        .fresh = args_has(a, "--fresh"), .quiet = args_has(a, "--quiet"), .stop = &stop_flag};
     str text = {0};
     err e = load(a, &r);
+    catch_signals();
+    if (!e && !opt.quiet) e = linked_print(stderr, NULL);
     if (!e) e = train_open(&t, r, &opt);
     if (!e && !opt.quiet) e = train_plan_text(t, &text);
     if (!e) {
         if (text.n) fprintf(stderr, "%s", text.s);
-        catch_signals();
         progress_start(&bar);
         e = train_run(t, opt.quiet ? NULL : draw, &bar, &stop_flag);
         progress_end(&bar);
     }
     str_free(&text);
+    /* Roles of an abandoned run still use both; the process ends with this command. */
+    if (train_is_abandoned(t)) return e;
     train_close(t);
     recipe_free(r);
     return e;
@@ -106,10 +110,12 @@ static void print_plan_json(const train_plan *p) {
     set_count(o, "total_bytes", (int64_t)p->total_bytes);
     set_count(o, "allowance", (int64_t)p->allowance);
     json_object_set_new(o, "flops_per_epoch", json_real(p->flops_per_epoch));
-    for (int i = 0; i < p->n_arenas; i++) {
+    for (int i = 0; i < p->n_lines; i++) {
         json_t *line = json_object();
-        json_object_set_new(line, "name", json_string(p->arenas[i].name));
-        set_count(line, "bytes", (int64_t)p->arenas[i].bytes);
+        json_object_set_new(line, "device", json_string(p->lines[i].device));
+        json_object_set_new(line, "role", json_string(p->lines[i].role));
+        json_object_set_new(line, "name", json_string(p->lines[i].name));
+        set_count(line, "bytes", (int64_t)p->lines[i].bytes);
         json_array_append_new(arenas, line);
     }
     json_object_set_new(o, "arenas", arenas);

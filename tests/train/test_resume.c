@@ -23,7 +23,7 @@ static char self[4096];
 
 typedef struct stopper {
     int64_t after;
-    volatile int stop;
+    _Atomic int stop;
 } stopper;
 static void count(void *ctx, const train_progress *p) {
     stopper *s = ctx;
