@@ -85,7 +85,7 @@ static void put_int(writer *w, int depth) {
         return;
     }
     int d = depth - 1 - below(w, 2);
-    switch (below(w, 14)) {
+    switch (below(w, 15)) {
     case 0:
     case 1: put_pair(w, d, "(", " + ", put_int); break;
     case 2:
@@ -125,6 +125,11 @@ static void put_int(writer *w, int depth) {
         } else {
             put_pair(w, d, "(", " * ", put_int);
         }
+        break;
+    case 12:
+        put(w, "(-");
+        put_int(w, d);
+        put(w, ")");
         break;
     default: put_load(w, d);
     }
@@ -179,12 +184,12 @@ static void put_bool(writer *w, int depth) {
         switch (below(w, 6)) {
         case 0: put(w, "on"); break;
         case 1: put(w, "keep[kv]"); break;
-        case 2: put(w, "doc[q] == doc[kv]"); break;
-        default: put(w, "q%skv", compare[below(w, 6)]);
+        case 2: put(w, "(doc[q] == doc[kv])"); break;
+        default: put(w, "(q%skv)", compare[below(w, 6)]);
         }
         return;
     }
-    switch (below(w, 12)) {
+    switch (below(w, 13)) {
     case 0:
     case 1: put_pair(w, d, "(", " && ", put_bool); break;
     case 2:
@@ -209,6 +214,7 @@ static void put_bool(writer *w, int depth) {
         put_int(w, d);
         put(w, "]");
         break;
+    case 9: put_pair(w, d, "(", below(w, 2) ? " == " : " != ", put_bool); break;
     case 8: /* a guard that cuts an index, then a load that relies on it */
         put(w, "(%s >= 0 && %s < n && ", below(w, 2) ? "kv" : "q", below(w, 2) ? "kv" : "q");
         put_bool(w, d);
