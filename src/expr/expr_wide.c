@@ -78,7 +78,7 @@ wide_quotient(double x, double y) {
 }
 
 /* The float operations of ops.def on doubles. */
-#define float double
+#define ops_real           double
 #define fabsf              fabs
 #define sqrtf              sqrt
 #define floorf             floor
@@ -103,7 +103,7 @@ static double apply(int op, double x, double y) {
     }
     (void)y;
 }
-#undef float
+#undef ops_real
 
 static double wide_node(wide_cell *c, int id) {
     const ir_node *n = &c->node[id];
