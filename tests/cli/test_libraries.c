@@ -254,13 +254,13 @@ static void gpus_by_nvml(void **state) {
 
 static void broken_drivers(void **state) {
     static const struct {
-        const char *stub, *text;
+        const char *stub, *text, *fix;
     } cases[] = {
-        {"nvml_old", "NVML 11.470.82.01 at"},
-        {"nvml_less", "has no nvmlDeviceGetCount_v2"},
-        {"nvml_failing",
-         "'Driver/library version mismatch'; the driver was updated under a running"},
-        {"nvml_crash", "ends the process (signal 11)"},
+        {"nvml_old", "NVML 11.470.82.01 at", "install an NVIDIA driver, 525 or later"},
+        {"nvml_less", "has no nvmlDeviceGetCount_v2", "install an NVIDIA driver"},
+        {"nvml_failing", "says 'Driver/library version mismatch'",
+         "the driver was updated under a running kernel module: reboot"},
+        {"nvml_crash", "ends the process (signal 11)", "reinstall the NVIDIA driver"},
     };
     (void)state;
     for (size_t i = 0; i < sizeof cases / sizeof cases[0]; i++) {
@@ -268,7 +268,7 @@ static void broken_drivers(void **state) {
         stubs_link(&dir, cases[i].stub, "libnvidia-ml.so.1", cases[i].stub);
         json_t *root = doctor(
             (const char *const[]){variable(path, "LD_LIBRARY_PATH", cases[i].stub, NULL), NULL});
-        SAYS(root, "GPU", cases[i].text, "");
+        SAYS(root, "GPU", cases[i].text, cases[i].fix);
         assert_null(named(root, "devices", "cuda:0"));
         json_decref(root);
     }
