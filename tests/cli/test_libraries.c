@@ -3,6 +3,7 @@
  * Whatever lies on LD_LIBRARY_PATH or in LD_PRELOAD, a run has the bits that it has without, or it is refused with the
  * file's path before it begins. `doctor` says which file serves and what to do. Needs no GPU: the stubs of tests/interpose
  * stand for NVML, NCCL, a matrix library, jansson and PCRE2. */
+#include "cli/linked.h"
 #include "io/json.h"
 #include "support/run.h"
 #include "support/stubs.h"
@@ -12,6 +13,7 @@
 #include <stddef.h>
 #include <stdint.h>
 #include <cmocka.h>
+#include "support/says.h"
 #include <stdlib.h>
 #include <sys/stat.h>
 
@@ -139,6 +141,40 @@ static void b59_linked_libraries_on_the_path(void **state) {
               "none");
     assert_int_not_equal(r.code, 0);
     assert_non_null(strstr(r.text, "rubbish/libjansson.so.4"));
+}
+
+static void b59_headers_against_the_library(void **state) {
+    (void)state;
+    char note[256];
+    linked_lib l = {.name = "jansson",
+                    .path = "/x/libjansson.so.4",
+                    .version = "2.14",
+                    .built = "2.14",
+                    .minimum = "2.11"};
+    assert_ok(linked_judge(&l));
+    linked_note(&l, note, sizeof note);
+    assert_string_equal(note, "");
+    snprintf(l.version, sizeof l.version, "2.12"); /* headers newer: told, both numbers */
+    assert_ok(linked_judge(&l));
+    linked_note(&l, note, sizeof note);
+    assert_non_null(strstr(note, "2.14"));
+    assert_non_null(strstr(note, "2.12"));
+    snprintf(l.version, sizeof l.version, "2.20"); /* the library newer: fine within a generation */
+    assert_ok(linked_judge(&l));
+    linked_note(&l, note, sizeof note);
+    assert_string_equal(note, "");
+    snprintf(l.version, sizeof l.version, "3.0");
+    assert_says(linked_judge(&l), ERR_REFUSED, "3.0", "/x/libjansson.so.4", "2.14",
+                "build the program anew");
+    snprintf(l.version, sizeof l.version, "2.7");
+    assert_says(linked_judge(&l), ERR_REFUSED, "2.7", "/x/libjansson.so.4", "2.11", "2.14");
+    linked_lib found[LINKED_MAX]; /* and what this test itself is linked with would serve */
+    int n = linked_list(found);
+    assert_true(n >= 1);
+    for (int i = 0; i < n; i++) {
+        assert_ok(linked_judge(&found[i]));
+        assert_true(found[i].path[0] && found[i].version[0]);
+    }
 }
 
 /* ---- doctor ---- */
@@ -280,6 +316,7 @@ int main(void) {
         cmocka_unit_test(b59_start_prints_path_and_version_of_each),
         cmocka_unit_test(b59_wrong_matrix_library_on_the_path),
         cmocka_unit_test(b59_linked_libraries_on_the_path),
+        cmocka_unit_test(b59_headers_against_the_library),
         cmocka_unit_test(gpus_by_nvml),
         cmocka_unit_test(broken_drivers),
         cmocka_unit_test(b59_nccl_by_path_and_preload),
