@@ -154,6 +154,7 @@ static double peak_bytes(void) {
 enum { PARTS = 10 };
 typedef struct progress { /* rate of each tenth of the bytes: is the time linear? */
     double part_start, rate[PARTS], longest_wait, last;
+    double hashed; /* when the bytes that were prepared before had been hashed */
     int64_t part_lines;
     int parts;
     int64_t beats;
@@ -164,7 +165,7 @@ static void beat(void *ctx, int64_t lines, int64_t done, int64_t all) {
     const double now = clock_seconds();
     if (p->beats++ && now - p->last > p->longest_wait) p->longest_wait = now - p->last;
     p->last = now;
-    if (lines == 0) p->part_start = now; /* bytes that were prepared before are hashed */
+    if (lines == 0) p->part_start = p->hashed = now;
     while (p->parts < PARTS && all && done * PARTS >= all * (p->parts + 1)) {
         if (now > p->part_start && lines > p->part_lines)
             p->rate[p->parts] = (double)(lines - p->part_lines) / (now - p->part_start);
@@ -183,13 +184,14 @@ static data_set *prepare(const char *what, const char *path, data_config cfg) {
     reset_peak();
     const double before = peak_bytes(), start = clock_seconds();
     must(data_open(&s, &path, 1, &cfg));
-    const double seconds = clock_seconds() - start;
+    const double end = clock_seconds(), hashing = p.hashed - start;
     const data_work *w = data_get_work(s);
-    printf("%-8s %10s rows prepared of %10s in %7.1f s, %8.0f rows/s, memory +%s at "
-           "most, %" PRId64 " beats, longest wait %.2f s\n",
-           what, str_thousands(w->lines, a), str_thousands(data_get_counts(s)->lines, b), seconds,
-           (double)w->lines / seconds, str_bytes(peak_bytes() - before, d), p.beats,
-           p.longest_wait);
+    printf(
+        "%-8s %10s rows prepared of %10s in %7.1f s, %8.0f rows/s after %.1f s of hashing, memory +%s at "
+        "most, %" PRId64 " beats, longest wait %.2f s\n",
+        what, str_thousands(w->lines, a), str_thousands(data_get_counts(s)->lines, b), end - start,
+        (double)w->lines / (end - start - hashing), hashing, str_bytes(peak_bytes() - before, d),
+        p.beats, p.longest_wait);
     if (w->lines) printf("         rows/s by tenth of the bytes:");
     for (int i = 0; i < PARTS && w->lines; i++)
         if (p.rate[i] > 0) printf(" %.0f", p.rate[i]);
