@@ -4,6 +4,7 @@
  * half a second are one request: process groups, `timeout` and batch systems send the same one twice. A finished update is never lost
  * twice: the run folder's last checkpoint is always whole. With --supervise this process only starts and watches the one that trains. */
 #include "cli/command.h"
+#include "cli/linked.h"
 #include "cli/progress.h"
 #include "cli/supervise.h"
 #include "core/clock.h"
@@ -92,8 +93,9 @@ static err train_here(const args *a, const recipe *r, int64_t supervisor, int *a
                                .stop = &stop_flag,
                                .supervisor = supervisor};
     catch_signals();
-    TRY(train_open(&t, r, &opt));
-    err e = opt.quiet ? ERR_OK : train_plan_text(t, &text);
+    err e = opt.quiet ? ERR_OK : linked_print(stderr, NULL);
+    if (!e) e = train_open(&t, r, &opt);
+    if (!e && !opt.quiet) e = train_plan_text(t, &text);
     if (text.n) fprintf(stderr, "%s", text.s);
     str_free(&text);
     if (!e) {
