@@ -177,6 +177,7 @@ static err build(interval_tables *t, const expr *e, const expr_env *env, arena *
         if (e->n_decls) memcpy(t->values, env->values, (size_t)e->n_decls * sizeof *t->values);
     }
     t->lanes = interval_lanes__choose();
+    t->names = e->decls;
     TRY(ir__bind(&e->prog, e->decls, env, a, &t->prog));
     TRY(ir__verify(&t->prog, e->decls, e->n_decls));
     TRY(affine__build(&t->affine, &t->prog, a));
