@@ -3,6 +3,7 @@
  * SIGINT, SIGTERM or SIGHUP once: save at the next whole update and stop (exit code 3); a second time: stop at once. A finished update is
  * never lost twice: the run folder's last checkpoint is always whole. */
 #include "cli/command.h"
+#include "cli/linked.h"
 #include "cli/progress.h"
 #include "core/clock.h"
 #include "io/json.h"
@@ -76,6 +77,7 @@ static err run_train(const args *a) {
     str text = {0};
     err e = load(a, &r);
     catch_signals();
+    if (!e && !opt.quiet) e = linked_print(stderr, NULL);
     if (!e) e = train_open(&t, r, &opt);
     if (!e && !opt.quiet) e = train_plan_text(t, &text);
     if (!e) {

@@ -16,6 +16,7 @@ typedef struct writer {
     uint64_t *state;
     char *out;
     size_t n, size;
+    int score; /* s may be named */
 } writer;
 
 uint64_t random_expr_next(uint64_t *state) { /* splitmix64 */
@@ -56,7 +57,7 @@ static void put_int_leaf(writer *w) {
     switch (below(w, 4)) {
     case 0: put(w, "%d", below(w, 24) - 4); break;
     case 1:
-        if (below(w, 12) == 0) {
+        if (below(w, 12) == 0 && !w->score) { /* beside them a score's slope drowns */
             put(w, "%s", huge[below(w, 3)]);
             break;
         } /* fall through */
@@ -138,9 +139,13 @@ static void put_int(writer *w, int depth) {
 static void put_float(writer *w, int depth) {
     static const char *const calls[] = {"exp",  "exp2",    "log",   "sqrt", "rsqrt",
                                         "tanh", "sigmoid", "floor", "abs",  "float"};
+    static const char *const of_scores[] = {"s",        "s",       "s",      "bias[abs(q - kv)]",
+                                            "bias[kv]", "bias[h]", "bias[q]"};
     int d = depth - 1;
     if (depth <= 0) {
-        if (below(w, 3) == 0)
+        if (w->score && below(w, 2))
+            put(w, "%s", of_scores[below(w, 7)]);
+        else if (below(w, 3) == 0)
             put(w, "%d.%d", below(w, 6), below(w, 10));
         else
             put(w, "%s", below(w, 2) ? "x" : "float(kv)");
@@ -225,7 +230,7 @@ static void put_bool(writer *w, int depth) {
 }
 
 void random_expr_mask(uint64_t *state, int depth, char *out, size_t size) {
-    writer w = {state, out, 0, size};
+    writer w = {state, out, 0, size, 0};
     if (below(&w, 4) == 0) {
         put(&w, "let d = ");
         put_int(&w, depth / 2);
@@ -237,4 +242,18 @@ void random_expr_mask(uint64_t *state, int depth, char *out, size_t size) {
     put_bool(&w, depth);
     put(&w, ")");
     if (w.n >= size) snprintf(out, size, "true");
+}
+
+void random_expr_score(uint64_t *state, int depth, char *out, size_t size) {
+    writer w = {state, out, 0, size, 1};
+    if (below(&w, 3) == 0) {
+        put(&w, "let x0 = ");
+        put_float(&w, depth / 2);
+        put(&w, ";\nx0 * ");
+    }
+    if (below(&w, 4) == 0) put(&w, "clamp(s, -1.5, 1.5) + ");
+    put(&w, "(");
+    put_float(&w, depth);
+    put(&w, ")");
+    if (w.n >= size) snprintf(out, size, "s");
 }
