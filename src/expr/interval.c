@@ -119,6 +119,26 @@ static void narrow(walk *w, int what, int64_t lo, int64_t hi) {
     w->stamp = ++w->last_stamp;
 }
 
+static void cut_node(walk *w, int id, bounds r);
+
+/* min or max in r: when the least is large both are; when it is small and one side cannot be, the other is. */
+static void cut_extreme(walk *w, const ir_node *n, bounds r) {
+    const bounds all = {INT64_MIN, INT64_MAX};
+    bounds both = n->op == IR_MIN_I ? (bounds){r.lo, all.hi} : (bounds){all.lo, r.hi};
+    w->depth++;
+    for (int i = 0; i < 2 && !w->empty; i++) {
+        bounds one = both;
+        int other = n->arg[1 - i];
+        if (!w->node[other].has_load) {
+            interval_range x = eval(w, other);
+            if (n->op == IR_MIN_I && x.lo.i > r.hi) one.hi = r.hi;
+            if (n->op == IR_MAX_I && x.hi.i < r.lo) one.lo = r.lo;
+        }
+        cut_node(w, n->arg[i], one);
+    }
+    w->depth--;
+}
+
 /* Integer node id lies in r: narrows what it is made of. */
 static void cut_node(walk *w, int id, bounds r) {
     const ir_node *n = &w->node[id];
@@ -129,12 +149,8 @@ static void cut_node(walk *w, int id, bounds r) {
         cut_form(w, f, r);
     } else if (w->depth > 4 || --w->fuel < 0) {
         return;
-    } else if (n->op == IR_MIN_I ||
-               n->op == IR_MAX_I) { /* the least is large: both are; and so on */
-        bounds one = n->op == IR_MIN_I ? (bounds){r.lo, INT64_MAX} : (bounds){INT64_MIN, r.hi};
-        w->depth++;
-        for (int i = 0; i < 2 && !w->empty; i++) cut_node(w, n->arg[i], one);
-        w->depth--;
+    } else if (n->op == IR_MIN_I || n->op == IR_MAX_I) {
+        cut_extreme(w, n, r);
     } else if (n->op == IR_ABS_I && r.hi >= 0 && r.hi < INT64_MAX && !n->has_load) {
         interval_range x = eval(w, n->arg[0]);
         if (x.lo.i == INT64_MIN) return; /* abs wraps there */
