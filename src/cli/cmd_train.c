@@ -4,11 +4,11 @@
  * half a second are one request: process groups, `timeout` and batch systems send the same one twice. A finished update is never lost
  * twice: the run folder's last checkpoint is always whole. With --supervise this process only starts and watches the one that trains. */
 #include "cli/command.h"
+#include "cli/linked.h"
 #include "cli/progress.h"
 #include "cli/supervise.h"
 #include "core/clock.h"
 #include "io/json.h"
-#include "train/live_run.h"
 #include "train/train.h"
 #include <math.h>
 #include <signal.h>
@@ -31,7 +31,7 @@ static const arg_spec plan_spec[] = {
     {NULL, ARG_FLAG, NULL, NULL},
 };
 
-static volatile int stop_flag;             /* set by the handler alone; read between updates */
+static _Atomic int stop_flag;              /* set by the handler alone */
 static _Atomic int64_t first_interrupt_ms; /* of the monotonic clock; 0: none came yet */
 enum { SAME_REQUEST_MS = 500 };
 
@@ -65,71 +65,45 @@ static const char *figure(double v, char buf[24]) {
     return buf;
 }
 
-/* Who is told of progress: the terminal and the live record. */
-typedef struct watcher {
-    progress bar;
-    int quiet;
-    live_run *live;
-} watcher;
-
-static void keep_record(live_run *x, const train_progress *p) {
-    live_record *r = live_run_begin(x);
-    live_drafter *d = &r->drafters[0];
-    r->n_drafters = 1;
-    *d = (live_drafter){.state = "training",
-                        .update = p->update,
-                        .updates = p->updates,
-                        .epoch = p->epoch,
-                        .saved = -1,
-                        .loss = p->loss,
-                        .tau = p->tau,
-                        .tokens_per_second = p->tokens_per_second,
-                        .seconds_left = p->seconds_left};
-    snprintf(r->state, sizeof r->state, "%s", stop_flag ? "stopping" : "training");
-    live_run_end(x, 0);
-}
-
 static void draw(void *ctx, const train_progress *p) {
-    watcher *w = ctx;
+    progress *bar = ctx;
     char left[16], one[24], slots[128] = "";
     size_t at = 0;
-    keep_record(w->live, p);
-    if (w->quiet) return;
     for (int k = 0; k < p->slots && at + 8 < sizeof slots; k++)
         at += (size_t)snprintf(slots + at, sizeof slots - at, "%s%s", k ? " " : "",
                                figure(p->slot_accuracy[k], one));
-    progress_line(&w->bar, p->update == p->updates,
-                  "update %lld/%lld  loss %.4f  slots %s  tau %s  %.0f tokens/s  %s left%s",
-                  (long long)p->update, (long long)p->updates, p->loss, slots, figure(p->tau, one),
-                  p->tokens_per_second, clock_span(p->seconds_left, left),
-                  p->bad_steps ? "  (bad steps!)" : "");
+    progress_line(bar, p->update == p->updates,
+                  "%s%supdate %lld/%lld  loss %.4f  slots %s  tau %s  %.0f tokens/s  %s left%s",
+                  p->drafter, p->drafter[0] ? ": " : "", (long long)p->update,
+                  (long long)p->updates, p->loss, slots, figure(p->tau, one), p->tokens_per_second,
+                  clock_span(p->seconds_left, left), p->bad_steps ? "  (bad steps!)" : "");
 }
 
 static err load(const args *a, recipe **r) {
     return recipe_load(r, a->positional[0], a->positional + 1, a->n_positional - 1);
 }
 
-/* Opened: tell what it will take, train, and leave the last word while the folder is still held. */
-static err run_opened(train *t, const recipe *r, const train_options *opt, int64_t supervisor) {
-    watcher w = {.quiet = opt->quiet};
+/* Roles of an abandoned run still use everything: the process ends with this command. */
+static err train_here(const args *a, const recipe *r, int64_t supervisor, int *abandoned) {
+    train *t = NULL;
+    progress bar;
     str text = {0};
-    err e = opt->quiet ? ERR_OK : train_plan_text(t, &text);
+    const train_options opt = {.fresh = args_has(a, "--fresh"),
+                               .quiet = args_has(a, "--quiet"),
+                               .stop = &stop_flag,
+                               .supervisor = supervisor};
+    catch_signals();
+    err e = opt.quiet ? ERR_OK : linked_print(stderr, NULL);
+    if (!e) e = train_open(&t, r, &opt);
+    if (!e && !opt.quiet) e = train_plan_text(t, &text);
     if (text.n) fprintf(stderr, "%s", text.s);
     str_free(&text);
-    if (!e) e = live_run_open(&w.live, recipe_text(r, RECIPE_run_out), supervisor);
-    if (e) return e;
-    catch_signals();
-    progress_start(&w.bar);
-    e = train_run(t, draw, &w, &stop_flag);
-    progress_end(&w.bar);
-    return live_run_close(w.live, e);
-}
-
-static err train_here(const args *a, const recipe *r, int64_t supervisor) {
-    train *t = NULL;
-    const train_options opt = {.fresh = args_has(a, "--fresh"), .quiet = args_has(a, "--quiet")};
-    err e = train_open(&t, r, &opt);
-    if (!e) e = run_opened(t, r, &opt, supervisor);
+    if (!e) {
+        progress_start(&bar);
+        e = train_run(t, opt.quiet ? NULL : draw, &bar, &stop_flag);
+        progress_end(&bar);
+    }
+    *abandoned = train_is_abandoned(t);
     train_close(t);
     return e;
 }
@@ -137,14 +111,15 @@ static err train_here(const args *a, const recipe *r, int64_t supervisor) {
 static err run_train(const args *a) {
     recipe *r = NULL;
     int64_t restarts, supervisor;
+    int abandoned = 0;
     TRY(args_int(a, "--supervise", 0, 0, SUPERVISE_MAX, &restarts));
     TRY(args_int(a, "--supervisor", 0, 1, INT32_MAX, &supervisor));
     if (supervisor && supervisor != getppid())
         return err_set(ERR_USAGE, "--supervisor is set by --supervise for the process it starts");
     TRY(load(a, &r));
     err e = args_has(a, "--supervise") ? supervise(a, recipe_text(r, RECIPE_run_out), restarts)
-                                       : train_here(a, r, supervisor);
-    recipe_free(r);
+                                       : train_here(a, r, supervisor, &abandoned);
+    if (!abandoned) recipe_free(r);
     return e;
 }
 
@@ -164,10 +139,12 @@ static void print_plan_json(const train_plan *p) {
     set_count(o, "total_bytes", (int64_t)p->total_bytes);
     set_count(o, "allowance", (int64_t)p->allowance);
     json_object_set_new(o, "flops_per_epoch", json_real(p->flops_per_epoch));
-    for (int i = 0; i < p->n_arenas; i++) {
+    for (int i = 0; i < p->n_lines; i++) {
         json_t *line = json_object();
-        json_object_set_new(line, "name", json_string(p->arenas[i].name));
-        set_count(line, "bytes", (int64_t)p->arenas[i].bytes);
+        json_object_set_new(line, "device", json_string(p->lines[i].device));
+        json_object_set_new(line, "role", json_string(p->lines[i].role));
+        json_object_set_new(line, "name", json_string(p->lines[i].name));
+        set_count(line, "bytes", (int64_t)p->lines[i].bytes);
         json_array_append_new(arenas, line);
     }
     json_object_set_new(o, "arenas", arenas);

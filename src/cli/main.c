@@ -2,6 +2,7 @@
  * exit code. All work is in the commands (cmd_*.c) and the libraries below; nothing is computed
  * here. */
 #include "cli/command.h"
+#include "cli/linked.h"
 #include "core/env.h"
 #include "core/log.h"
 #include "core/pool.h"
@@ -131,6 +132,7 @@ static int unknown_command(const char *word) {
 
 int main(int argc, char **argv) {
     if (prepare_process()) return 1;
+    if (linked_check()) return fail(NULL, ERR_REFUSED);
     if (argc < 2) {
         print_help(stderr);
         return 2;

@@ -80,6 +80,42 @@ err file_write_fd(int fd, const void *data, size_t n, const char *path) {
     return ERR_OK;
 }
 
+err file_write_at(int fd, const void *data, size_t n, uint64_t at, const char *path) {
+    int fate = file__inject(FILE__WRITE);
+    if (fate == FILE__FAIL) return err_errno("%s cannot be written", path);
+    if (fate == FILE__KILL) {
+        ssize_t half = pwrite(fd, data, n / 2, (off_t)at);
+        (void)half;
+        raise(SIGKILL);
+    }
+    for (const char *p = data; n;) {
+        ssize_t r = pwrite(fd, p, n, (off_t)at);
+        if (r < 0 && errno == EINTR) continue;
+        if (r < 0) return err_errno("%s cannot be written", path);
+        p += r;
+        n -= (size_t)r;
+        at += (uint64_t)r;
+    }
+    return ERR_OK;
+}
+
+err file_read_at(int fd, void *data, size_t n, uint64_t at, const char *path) {
+    for (char *p = data; n;) {
+        ssize_t r = pread(fd, p, n, (off_t)at);
+        if (r < 0 && errno == EINTR) continue;
+        if (r < 0) return err_errno("%s cannot be read", path);
+        if (r == 0)
+            return err_set(ERR_FORMAT, "%s ends at byte %llu, %zu bytes too early", path,
+                           (unsigned long long)at, n);
+        p += r;
+        n -= (size_t)r;
+        at += (uint64_t)r;
+    }
+    return ERR_OK;
+}
+
+err file_sync_fd(int fd, const char *path) { return file__sync(fd, path); }
+
 static err no_path(void) { return err_set(ERR_IO, "an empty path names no file; give one"); }
 
 /* Opens a file for reading and gives its size. Folders are refused here, where the name is known, and

@@ -35,6 +35,12 @@ file_commit(file_writer **w); /* sync, rename; frees w also on failure, target u
 MUST_CHECK err file_put(const char *path, const void *data, size_t n);
 /* The n bytes to an open descriptor: one write(2) unless the kernel takes only a part; path is for the error. */
 MUST_CHECK err file_write_fd(int fd, const void *data, size_t n, const char *path);
+/* The same at a byte of the file, whatever the descriptor's position: several threads may write at once. */
+MUST_CHECK err file_write_at(int fd, const void *data, size_t n, uint64_t at, const char *path);
+/* All n bytes; a file that ends before is ERR_FORMAT. */
+MUST_CHECK err file_read_at(int fd, void *data, size_t n, uint64_t at, const char *path);
+/* What was written, or a folder's names, to the disk. */
+MUST_CHECK err file_sync_fd(int fd, const char *path);
 void file_abort(file_writer **w); /* removes what was written; NULL inside is fine */
 
 /* A folder built beside path and renamed into place as one: path must not exist at commit. */

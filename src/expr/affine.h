@@ -35,5 +35,11 @@ typedef struct affine_table {
 
 MUST_CHECK err affine__build(affine_table *out, const ir_prog *p, arena *a);
 int affine__is_atom(const affine_form *f, int node); /* f is the node itself */
+/* *to += factor * v; nonzero when that wraps. */
+int affine__add_product(int64_t *to, int64_t factor, int64_t v);
+/* Adds the term's part for values from..to of its node to the sum *lo..*hi; *size grows by weight * the largest
+ * magnitude. 0: something wraps. */
+int affine__add(const affine_term *t, int64_t from, int64_t to, int64_t *lo, int64_t *hi,
+                int64_t *size);
 
 #endif

@@ -7,12 +7,11 @@
  * load whose index is not proven inside its array sets may_leave. No heap is used, nothing is written to the
  * tables, so any number of threads may classify at once. */
 #include "expr/interval.h"
-#include "expr/expr_load.h"
 #include "expr/interval_tables.h"
 #include "expr/ops.h"
 #include <string.h>
 
-enum { FUEL = 20000, MAX_TRAIL = 256, MAX_ROWS = 128, MAX_NODES = IR_MAX_NODES + IR_SLACK };
+enum { FUEL = 20000, MAX_TRAIL = 256, MAX_NODES = IR_MAX_NODES + IR_SLACK };
 
 typedef struct bounds {
     int64_t lo, hi;
@@ -61,21 +60,6 @@ static bounds term_range(walk *w, const affine_term *t) {
     return out;
 }
 
-static int add_product(int64_t *to, int64_t factor, int64_t v) {
-    int64_t product;
-    return __builtin_mul_overflow(factor, v, &product) || __builtin_add_overflow(*to, product, to);
-}
-
-/* Adds factor * range to *sum; *size grows by weight * the largest magnitude. 0 on overflow. */
-static int add_range(bounds *sum, int64_t *size, const affine_term *t, bounds r) {
-    int64_t c = t->coef, largest;
-    if (r.lo == INT64_MIN || r.hi == INT64_MIN) return 0;
-    largest = -r.lo > r.hi ? -r.lo : r.hi;
-    if (largest < 0) largest = -largest;
-    return !(add_product(&sum->lo, c, c < 0 ? r.hi : r.lo) |
-             add_product(&sum->hi, c, c < 0 ? r.lo : r.hi) | add_product(size, t->weight, largest));
-}
-
 /* The form's range from its terms alone. 0: something may have wrapped. Reaches all its loads. */
 static int form_from_terms(walk *w, const affine_form *f, bounds *out) {
     int64_t size = f->weight;
@@ -83,7 +67,7 @@ static int form_from_terms(walk *w, const affine_form *f, bounds *out) {
     *out = (bounds){f->constant, f->constant};
     for (int i = 0; i < f->n; i++) {
         bounds r = term_range(w, &f->term[i]);
-        ok = ok && add_range(out, &size, &f->term[i], r);
+        ok = ok && affine__add(&f->term[i], r.lo, r.hi, &out->lo, &out->hi, &size);
     }
     return ok;
 }
@@ -96,9 +80,9 @@ static void use_direction(const walk *w, const affine_form *f, bounds *r) {
     int bounded_from = from != INT64_MIN && from != INT64_MAX;
     int bounded_to = to != INT64_MIN && to != INT64_MAX;
     v = f->constant;
-    if (bounded_from && !add_product(&v, f->scale, from) && v > r->lo) r->lo = v;
+    if (bounded_from && !affine__add_product(&v, f->scale, from) && v > r->lo) r->lo = v;
     v = f->constant;
-    if (bounded_to && !add_product(&v, f->scale, to) && v < r->hi) r->hi = v;
+    if (bounded_to && !affine__add_product(&v, f->scale, to) && v < r->hi) r->hi = v;
 }
 
 static int form_range(walk *w, const affine_form *f, bounds *out) {
@@ -176,7 +160,7 @@ static void cut_form(walk *w, const affine_form *f, bounds want) {
         const affine_term *t = &f->term[i];
         bounds r = term_range(w, t), part = {0, 0};
         int64_t size = 0, lo, hi;
-        if (t->coef == 0 || !add_range(&part, &size, t, r)) continue;
+        if (t->coef == 0 || !affine__add(t, r.lo, r.hi, &part.lo, &part.hi, &size)) continue;
         /* c * term >= want.lo - (the most that the others give), and so on */
         if (__builtin_sub_overflow(all.hi, part.hi, &hi) ||
             __builtin_sub_overflow(want.lo, hi, &lo))
@@ -281,50 +265,16 @@ static interval_range eval_comparison(walk *w, int id, const ir_node *n) {
     return n->op == IR_EQ_I ? interval__ints(equal, can) : interval__ints(!can, !equal);
 }
 
-/* A slice per leading index while these are few; one covering slice otherwise. */
-static interval_range load_slices(walk *w, const ir_node *n, const bounds *index) {
-    const expr_value *v = &w->t->values[n->slot];
-    int last = n->n_args - 1;
-    int64_t at[EXPR_MAX_NDIM], end[EXPR_MAX_NDIM], rows = 1;
-    interval_range r = {0};
-    for (int i = 0; i <= last; i++) at[i] = index[i].lo;
-    for (int i = 0; i <= last; i++) end[i] = index[i].hi;
-    for (int i = 0; i < last && rows <= MAX_ROWS; i++)
-        rows *= index[i].hi - index[i].lo < MAX_ROWS ? index[i].hi - index[i].lo + 1 : MAX_ROWS + 1;
-    if (rows > MAX_ROWS)
-        return interval_tables__slice(w->t, n->slot, (expr_type)n->type,
-                                      expr_load__place(v, n->n_args, at),
-                                      expr_load__place(v, n->n_args, end));
-    for (int64_t row = 0; row < rows; row++) {
-        int64_t rest = row;
-        for (int i = last - 1; i >= 0; i--) {
-            int64_t extent = index[i].hi - index[i].lo + 1;
-            at[i] = end[i] = index[i].lo + rest % extent;
-            rest /= extent;
-        }
-        interval_range s = interval_tables__slice(w->t, n->slot, (expr_type)n->type,
-                                                  expr_load__place(v, n->n_args, at),
-                                                  expr_load__place(v, n->n_args, end));
-        r = row ? interval__join((expr_type)n->type, r, s) : s;
-    }
-    return r;
-}
-
 static interval_range eval_load(walk *w, const ir_node *n) {
-    const expr_value *v = &w->t->values[n->slot];
-    bounds index[EXPR_MAX_NDIM];
-    int inside = 1, nowhere = 0;
+    int64_t lo[EXPR_MAX_NDIM], hi[EXPR_MAX_NDIM];
     for (int i = 0; i < n->n_args; i++) {
         interval_range r = eval(w, n->arg[i]);
-        index[i] = (bounds){r.lo.i < 0 ? 0 : r.lo.i, r.hi.i >= v->dim[i] ? v->dim[i] - 1 : r.hi.i};
-        inside &= index[i].lo == r.lo.i && index[i].hi == r.hi.i;
-        nowhere |= index[i].lo > index[i].hi;
+        lo[i] = r.lo.i, hi[i] = r.hi.i;
     }
-    interval_range zero = {0};
+    int inside;
+    interval_range r = interval_tables__load(w->t, n, lo, hi, &inside);
     if (!inside) w->may_leave = 1;
-    if (nowhere) return zero;
-    interval_range r = load_slices(w, n, index);
-    return inside ? r : interval__join((expr_type)n->type, r, zero);
+    return r;
 }
 
 static interval_range eval_const(const ir_node *n) {

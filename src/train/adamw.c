@@ -4,23 +4,35 @@
  * size made in double. Gaps between tensors are zero in every buffer and stay zero.
  * It decides nothing about when to stop; the caller counts bad steps. */
 #include "train/adamw.h"
+#include "dist/group.h"
 #include <assert.h>
 #include <float.h>
 #include <math.h>
 
-enum { CHUNK = 16384 };
+enum { CHUNK = ADAMW_CHUNK };
 
-static int64_t chunks(const drafter_layout *l) { return (l->total + CHUNK - 1) / CHUNK; }
+int64_t adamw_chunks(const drafter_layout *l) { return (l->total + CHUNK - 1) / CHUNK; }
+
+size_t adamw_share_bytes(const drafter_layout *l) {
+    return (size_t)adamw_chunks(l) * sizeof(double) + 64;
+}
 
 size_t adamw_bytes(const drafter_layout *l) {
-    return 2 * ((size_t)l->total * sizeof(float) + 64) + (size_t)chunks(l) * sizeof(double) + 64;
+    return 2 * ((size_t)l->total * sizeof(float) + 64) + adamw_share_bytes(l);
 }
 
 err adamw_create(adamw *out, const drafter_layout *layout, const adamw_config *cfg, arena *a) {
-    *out = (adamw){.cfg = *cfg, .layout = layout};
+    *out = (adamw){.cfg = *cfg, .layout = layout, .end = adamw_chunks(layout)};
     TRY(arena_alloc(a, (size_t)layout->total, sizeof(float), &out->m));
     TRY(arena_alloc(a, (size_t)layout->total, sizeof(float), &out->v));
-    return arena_alloc(a, (size_t)chunks(layout), sizeof(double), &out->partial);
+    return arena_alloc(a, (size_t)out->end, sizeof(double), &out->partial);
+}
+
+err adamw_share(adamw *out, const adamw *whole, int ranks, int rank, arena *a) {
+    const int64_t n = adamw_chunks(whole->layout);
+    *out = *whole;
+    group_shard(ranks, rank, n, 1, &out->first, &out->end);
+    return arena_alloc(a, (size_t)n, sizeof(double), &out->partial);
 }
 
 typedef struct job {
@@ -34,13 +46,13 @@ typedef struct job {
 static err norm_task(void *ctx, int64_t task, int thread) {
     (void)thread;
     job *j = ctx;
-    const int64_t total = j->w->layout->total, start = task * CHUNK;
+    const int64_t total = j->w->layout->total, start = (j->w->first + task) * CHUNK;
     const int64_t end = start + CHUNK < total ? start + CHUNK : total;
     double sum[4] = {0};
     for (int64_t i = start; i + 4 <= end; i += 4)
         for (int k = 0; k < 4; k++) sum[k] += (double)j->grads[i + k] * (double)j->grads[i + k];
     assert((end - start) % 4 == 0); /* totals are multiples of 16 */
-    j->w->partial[task] = (sum[0] + sum[1]) + (sum[2] + sum[3]);
+    j->w->partial[start / CHUNK] = (sum[0] + sum[1]) + (sum[2] + sum[3]);
     return ERR_OK;
 }
 
@@ -63,7 +75,7 @@ static err update_task(void *ctx, int64_t task, int thread) {
     (void)thread;
     job *j = ctx;
     const drafter_layout *l = j->w->layout;
-    const int64_t start = task * CHUNK, end = start + CHUNK;
+    const int64_t start = (j->w->first + task) * CHUNK, end = start + CHUNK;
     for (int i = 0; i < l->n; i++) {
         int64_t from = l->t[i].offset, to = from + l->t[i].count;
         if (to <= start) continue;
@@ -74,13 +86,17 @@ static err update_task(void *ctx, int64_t task, int thread) {
     return ERR_OK;
 }
 
-err adamw_step(adamw *w, dev *d, double lr, double scale, float *params, const float *grads,
-               adamw_report *report) {
+err adamw_norm(adamw *w, dev *d, const float *grads) {
+    job j = {.w = w, .grads = grads};
+    return pool_run(dev_pool(d), w->end - w->first, norm_task, &j);
+}
+
+err adamw_apply(adamw *w, dev *d, double lr, double scale, float *params, const float *grads,
+                adamw_report *report) {
     const adamw_config *c = &w->cfg;
     job j = {.w = w, .params = params, .grads = grads};
-    TRY(pool_run(dev_pool(d), chunks(w->layout), norm_task, &j));
     double sum = 0;
-    for (int64_t i = 0; i < chunks(w->layout); i++) sum += w->partial[i];
+    for (int64_t i = 0; i < adamw_chunks(w->layout); i++) sum += w->partial[i];
     double norm = sqrt(sum) * fabs(scale);
     /* The epsilon keeps the clipped norm at or below the limit, as torch's clip does. */
     double clip = c->clip > 0 && norm > c->clip ? c->clip / (norm + 1e-6) : 1;
@@ -100,5 +116,5 @@ err adamw_step(adamw *w, dev *d, double lr, double scale, float *params, const f
     j.root2 = (float)sqrt(1 - pow(c->beta2, (double)w->steps));
     j.eps = (float)c->eps;
     j.shrink = (float)(1 - lr * c->weight_decay);
-    return pool_run(dev_pool(d), chunks(w->layout), update_task, &j);
+    return pool_run(dev_pool(d), w->end - w->first, update_task, &j);
 }

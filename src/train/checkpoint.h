@@ -18,6 +18,7 @@ typedef struct checkpoint_state {
     double tau, best_tau; /* of the last and the best evaluation; NaN: none yet */
     int64_t best_update;  /* -1: none */
     int finished;
+    int64_t ranks;     /* of the drafter: sums are made in their order */
     int64_t data_docs; /* documents that data_digest covers: a set may have grown since */
     char target_digest[33], data_digest[33], held_digest[33];
     char blas[256]; /* what computed it: matrix library and instruction set */

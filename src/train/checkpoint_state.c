@@ -21,7 +21,7 @@ typedef struct field {
     int64_t *value;
 } field;
 
-enum { FIELDS = 12 };
+enum { FIELDS = 13 };
 static void fields_of(checkpoint_state *s, field f[FIELDS]) {
     const field list[FIELDS] = {{"update", &s->update},
                                 {"updates", &s->updates},
@@ -34,7 +34,8 @@ static void fields_of(checkpoint_state *s, field f[FIELDS]) {
                                 {"cursor_rows", &s->cursor.rows},
                                 {"cursor_tokens", &s->cursor.tokens},
                                 {"cursor_docs", &s->cursor.docs},
-                                {"data_docs", &s->data_docs}};
+                                {"data_docs", &s->data_docs},
+                                {"ranks", &s->ranks}};
     memcpy(f, list, sizeof list);
 }
 
@@ -188,6 +189,11 @@ err checkpoint_compare(const char *path, const checkpoint_state *saved,
     TRY(compare_digest(path, "other training data", saved->data_digest, now->data_digest));
     TRY(compare_digest(path, "other validation data", saved->held_digest, now->held_digest));
     TRY(compare_recipes(path, saved->recipe.s, now->recipe.s));
+    if (saved->ranks != now->ranks)
+        log_warn(
+            "%s was computed by %lld drafter ranks and this process has %lld: what follows is right, "
+            "but its last bits will differ from an unstopped run",
+            path, (long long)saved->ranks, (long long)now->ranks);
     if (strcmp(saved->blas, now->blas) != 0)
         log_warn("%s was computed with %s and this process uses %s: what follows is right, but its "
                  "last bits will differ from an unstopped run",

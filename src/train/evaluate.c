@@ -73,7 +73,7 @@ static err one_batch(const evaluate_set *s, decode_batch *b, int64_t from, int64
 }
 
 err evaluate_run(const evaluate_set *s, dev *d, const target *t, const drafter_layout *l,
-                 const float *params, decode_stats *stats) {
+                 const float *params, err (*beat)(void *ctx), void *ctx, decode_stats *stats) {
     drafter *dr = NULL;
     decode_batch *b = NULL;
     *stats = (decode_stats){0};
@@ -85,8 +85,10 @@ err evaluate_run(const evaluate_set *s, dev *d, const target *t, const drafter_l
                                .end_ids = s->end_ids,
                                .n_end = s->n_end};
     err e = decode_create(&b, d, &cfg);
-    for (int64_t i = 0; !e && i < s->n; i += BATCH)
-        e = one_batch(s, b, i, s->n - i < BATCH ? s->n - i : BATCH, stats);
+    for (int64_t i = 0; !e && i < s->n; i += BATCH) {
+        if (beat) e = beat(ctx);
+        if (!e) e = one_batch(s, b, i, s->n - i < BATCH ? s->n - i : BATCH, stats);
+    }
     if (b) decode_free(b);
     drafter_free(dr);
     return e ? err_context(e, "evaluation: ") : ERR_OK;

@@ -23,8 +23,9 @@ typedef struct evaluate_set {
 MUST_CHECK err evaluate_prepare(evaluate_set *out, const data_set *held, const target *t,
                                 int64_t limit, int64_t max_new, arena *a);
 size_t evaluate_bytes(const evaluate_set *s, const target *t, const drafter_layout *l);
-/* stats: summed over all prompts. */
+/* stats: summed over all prompts. beat (NULL is fine) is called before each batch; its error ends the evaluation. */
 MUST_CHECK err evaluate_run(const evaluate_set *s, dev *d, const target *t, const drafter_layout *l,
-                            const float *params, decode_stats *stats);
+                            const float *params, err (*beat)(void *ctx), void *ctx,
+                            decode_stats *stats);
 
 #endif

@@ -1,4 +1,4 @@
-/* The micro-batch: target forward to its last tap, drafter forward, fused head and loss, drafter backward.
+/* The micro-batch: drafter forward, fused head and loss, drafter backward.
  *
  * Sums run over slots in order, in double, so they depend on neither threads nor placement. A loss that is not finite is not an
  * error here: it makes the update a bad one, which the optimizer's check finds and the run counts. */
@@ -6,7 +6,6 @@
 #include "train/labels.h"
 
 typedef struct memory {
-    float *taps;      /* [n, taps*H] */
     float *hidden;    /* [R, H] */
     float *d_hidden;  /* [R, H] */
     float *nll;       /* [R] */
@@ -20,21 +19,17 @@ static size_t block(int64_t rows, int64_t bytes) {
     return ((size_t)rows * (size_t)bytes + 63) / 64 * 64 + 64;
 }
 
-size_t step_bytes(dev *d, const target *t, const drafter_layout *l, int64_t tokens, int64_t docs,
+size_t step_bytes(dev *d, const target *t, const drafter_layout *l, int64_t tokens,
                   int64_t anchors) {
     const int64_t r = anchors * l->cfg.block_size, row = l->cfg.hidden * (int64_t)sizeof(float);
-    const int threads = dev_threads(d);
-    const size_t own = block(tokens, l->cfg.n_taps * row) + 2 * block(r, row) + 4 * block(r, 4) +
+    const size_t own = 2 * block(r, row) + 4 * block(r, 4) +
                        block(1, (int64_t)nn_head_bytes(d, target_head(t), r));
-    const size_t target_part = target_forward_bytes(t, tokens, docs, threads);
-    const size_t drafter_part = drafter_train_bytes(l, tokens, anchors, threads);
-    return own + (target_part > drafter_part ? target_part : drafter_part) + 4096;
+    return own + drafter_train_bytes(l, tokens, anchors, dev_threads(d)) + 4096;
 }
 
-static err take(const step *s, int64_t n, int64_t r, int backward, memory *m) {
+static err take(const step *s, int64_t r, int backward, memory *m) {
     const drafter_config *c = &s->layout->cfg;
     const size_t row = (size_t)c->hidden * sizeof(float);
-    TRY(arena_alloc_raw(s->work, (size_t)n, (size_t)c->n_taps * row, &m->taps));
     TRY(arena_alloc_raw(s->work, (size_t)r, row, &m->hidden));
     m->d_hidden = NULL;
     if (backward) TRY(arena_alloc_raw(s->work, (size_t)r, row, &m->d_hidden));
@@ -43,21 +38,6 @@ static err take(const step *s, int64_t n, int64_t r, int backward, memory *m) {
     TRY(arena_alloc_raw(s->work, (size_t)r, sizeof(int32_t), &m->label));
     TRY(arena_alloc_raw(s->work, (size_t)r, 1, &m->correct));
     return arena_alloc_raw(s->work, nn_head_bytes(s->d, target_head(s->t), r), 1, &m->head);
-}
-
-static err run_target(const step *s, const data_row *row, float *taps) {
-    const drafter_config *c = &s->layout->cfg;
-    const target_row tr = {.n = row->n,
-                           .tokens = row->tokens,
-                           .document = row->document,
-                           .position = row->position,
-                           .taps = c->taps,
-                           .n_taps = c->n_taps,
-                           .taps_out = taps};
-    const arena_mark mark = arena_get_mark(s->work);
-    TRY(target_forward(s->t, s->d, &tr, s->work));
-    arena_reset(s->work, mark);
-    return ERR_OK;
 }
 
 static err run_head(const step *s, int64_t r, const memory *m) {
@@ -86,19 +66,19 @@ static void add_sums(const step *s, int64_t r, const memory *m, step_sums *sums)
     }
 }
 
-static err run_row(const step *s, const data_row *row, const int32_t *anchor, int64_t n_anchors,
-                   const float *params, float *grads, step_sums *sums, float *nll_out) {
+static err run_row(const step *s, const data_row *row, const float *taps, const int32_t *anchor,
+                   int64_t n_anchors, const float *params, float *grads, step_sums *sums,
+                   float *nll_out) {
     const int64_t bs = s->layout->cfg.block_size, r = n_anchors * bs;
     memory m;
-    TRY(take(s, row->n, r, grads != NULL, &m));
-    TRY(run_target(s, row, m.taps));
+    TRY(take(s, r, grads != NULL, &m));
     const drafter_row dr = {.n = row->n,
                             .tokens = row->tokens,
                             .document = row->document,
                             .position = row->position,
                             .n_anchors = n_anchors,
                             .anchor = anchor,
-                            .taps = m.taps};
+                            .taps = taps};
     drafter_acts *acts = NULL;
     TRY(drafter_forward(s->layout, params, s->t, s->d, &dr, m.hidden, NULL, grads ? &acts : NULL,
                         s->work));
@@ -113,14 +93,15 @@ static err run_row(const step *s, const data_row *row, const int32_t *anchor, in
     return ERR_OK;
 }
 
-err step_row(const step *s, const data_row *row, const int32_t *anchor, int64_t n_anchors,
-             const float *params, float *grads, step_sums *sums, float *nll_out) {
+err step_row(const step *s, const data_row *row, const float *taps, const int32_t *anchor,
+             int64_t n_anchors, const float *params, float *grads, step_sums *sums,
+             float *nll_out) {
     sums->rows++;
     sums->tokens += row->n;
     sums->anchors += n_anchors;
     if (!n_anchors) return ERR_OK;
     const arena_mark mark = arena_get_mark(s->work);
-    err e = run_row(s, row, anchor, n_anchors, params, grads, sums, nll_out);
+    err e = run_row(s, row, taps, anchor, n_anchors, params, grads, sums, nll_out);
     arena_reset(s->work, mark);
     return e;
 }

@@ -1,8 +1,9 @@
-/* One micro-batch: a row through the frozen target, the drafter, the head and back.
+/* One micro-batch of a drafter: a row with its taps through the drafter, the head and back.
  *
  * The gradient of the sum of weight * nll is added to the caller's buffer, and numerator and denominator of the loss are summed in
  * double: the caller divides once, after all micro-batches of an update. All memory comes from one work arena that is
- * reset before returning. With grads NULL a row is only measured (held-out loss). It updates no weights. */
+ * reset before returning. With grads NULL a row is only measured (held-out loss). It updates no weights, and runs no target: taps are
+ * the outputs of the drafter's tapped layers, side by side, wherever they were made. */
 #ifndef TRAIN_STEP_H
 #define TRAIN_STEP_H
 #include "data/data.h"
@@ -12,7 +13,7 @@ enum { STEP_MAX_BLOCK = 64 };
 
 typedef struct step {
     dev *d;
-    const target *t;
+    const target *t; /* its embedding and head */
     const drafter_layout *layout;
     float decay[STEP_MAX_BLOCK]; /* loss weight by slot */
     arena *work;                 /* step_bytes at least */
@@ -26,12 +27,12 @@ typedef struct step_sums {
 } step_sums;
 
 /* What step_row takes of the work arena at most. */
-size_t step_bytes(dev *d, const target *t, const drafter_layout *l, int64_t tokens, int64_t docs,
+size_t step_bytes(dev *d, const target *t, const drafter_layout *l, int64_t tokens,
                   int64_t anchors);
-/* anchor [n_anchors] ascending indices into the row, -1: unused block. nll_out [n_anchors*block_size] or NULL. A row
- * without anchors costs nothing but the count of its tokens. */
-MUST_CHECK err step_row(const step *s, const data_row *row, const int32_t *anchor,
-                        int64_t n_anchors, const float *params, float *grads, step_sums *sums,
-                        float *nll_out);
+/* taps [row->n, n_taps*H]. anchor [n_anchors] ascending indices into the row, -1: unused block.
+ * nll_out [n_anchors*block_size] or NULL. A row without anchors costs nothing but the count of its tokens. */
+MUST_CHECK err step_row(const step *s, const data_row *row, const float *taps,
+                        const int32_t *anchor, int64_t n_anchors, const float *params, float *grads,
+                        step_sums *sums, float *nll_out);
 
 #endif

@@ -1,10 +1,13 @@
-/* Training run: recipe → plan → run folder with checkpoints, metric rows and the exported drafter.
+/* Training run: recipe → plan → roles on devices → run folder with checkpoints, metric rows and exported drafters.
  *
- * One device, roles in turn (more devices come later behind the same calls). Deterministic: results depend on recipe, data and target
- * alone; not on threads, timing or being stopped and resumed. All memory is taken from arenas sized by train_plan.
+ * The frozen target runs on one device or several, each working on its own rows; every drafter of the recipe trains on one device or
+ * several (ranks, data parallel); features travel from the ones to the others through bounded rings. One process, one thread per role;
+ * roles that share a device take turns on it. Results depend on recipe, data, target and each drafter's number of ranks alone:
+ * not on placement, threads, timing or being stopped and resumed. All memory is taken from arenas sized by the plan.
  *
- * Run folder: recipe.yaml (canonical), metrics.jsonl, lock, checkpoints/step-NNNNNNNN/ {state.json, masters.safetensors, moments.safetensors,
- * drafter/ (z-lab export, bf16), COMPLETE}, best (link-free: a text file naming the best checkpoint), drafter/ (the latest export). */
+ * Run folder: recipe.yaml (canonical), lock, live.json while a process works here, last_end.json after, log.txt, tokens/ (prepared rows), and for the drafter metrics.jsonl, checkpoints/step-NNNNNNNN/
+ * {state.json, masters.safetensors, moments.safetensors, drafter/ (z-lab export, bf16), COMPLETE}, best (a text file naming the best
+ * checkpoint), drafter/ (the latest export); with named drafters each has these in drafters/NAME/. */
 #ifndef TRAIN_TRAIN_H
 #define TRAIN_TRAIN_H
 #include "core/str.h"
@@ -13,20 +16,32 @@
 #include "io/recipe.h"
 
 /* What a run will take and do, before it starts (plan command; train refuses what plan refuses). */
-typedef struct train_arena_line {
-    char name[48];
+typedef struct train_plan_line {
+    char device[16]; /* "" for the host as a whole */
+    char role[64];   /* "target", "drafter", "drafter NAME, rank 1 of 3", or "" */
+    char name[64];   /* what the bytes hold */
     size_t bytes;
-} train_arena_line;
+} train_plan_line;
+typedef struct train_plan_drafter {
+    const char *name;                /* "" without names */
+    int64_t params, anchors_per_row; /* most */
+    int ranks;
+} train_plan_drafter;
 typedef struct train_plan {
     int64_t documents, tokens, supervised, rows_per_epoch, tokens_per_epoch, updates;
-    int64_t drafter_params, target_params;
-    int64_t max_row_tokens, max_row_anchors;
-    train_arena_line arenas[16];
-    int n_arenas;
+    int64_t drafter_params; /* of all drafters */
+    int64_t target_params;
+    int64_t max_row_tokens, max_row_docs;
+    int64_t max_row_anchors; /* of all drafters */
+    int n_drafters;
+    train_plan_drafter *drafters;
+    int n_lines;
+    train_plan_line *lines;
     size_t total_bytes,
         allowance; /* allowance: what libraries and handles may take beside the arenas */
     double flops_per_epoch;
     double seconds_estimate; /* from a rate measured in a moment; 0: not measured */
+    char placement[512];     /* which roles run where, and why */
     char preview[4096];      /* first row with supervised text marked */
 } train_plan;
 
@@ -38,14 +53,23 @@ typedef struct train_options {
     int fresh;
     int plan_only;
     int quiet;
+    int64_t supervisor; /* process that starts this one again after a crash; 0: none */
+    /* Called by every role at each phase it begins, on the role's thread; an error it returns is that role's failure. For
+     * watching a run from outside and for tests that slow, stop or break a role; NULL: nobody watches. */
+    err (*on_phase)(void *ctx, const char *role, const char *phase, int64_t step);
+    void *on_phase_ctx;
+    /* Non-zero ends preparation of rows before the run has begun (ERR_STOPPED); train_run has its own. */
+    const _Atomic int *stop;
 } train_options;
 MUST_CHECK err train_open(train **out, const recipe *r, const train_options *opt);
+/* Does nothing to a run that was abandoned: its threads may still be using everything. */
 void train_close(train *t);
 const train_plan *train_get_plan(const train *t);
 MUST_CHECK err train_plan_text(const train *t, str *out); /* the table that `plan` prints */
 
 /* Progress for the caller to draw; called after every update and evaluation. */
 typedef struct train_progress {
+    const char *drafter; /* "" without names */
     int64_t update, updates, epoch;
     double loss, lr, grad_norm, tokens_per_second, seconds_left;
     double slot_accuracy[DECODE_MAX_BLOCK];
@@ -54,15 +78,21 @@ typedef struct train_progress {
     int64_t bad_steps;
     int64_t unmoved; /* trained tensors' entries bit-equal (bf16) to their start */
 } train_progress;
+/* Calls come from the drafters' threads, one at a time. */
 typedef void (*train_watch)(void *ctx, const train_progress *p);
-/* Runs to the end, or until *stop becomes non-zero (saved, ERR_STOPPED). */
-MUST_CHECK err train_run(train *t, train_watch watch, void *ctx, const volatile int *stop);
+/* Runs to the end, or until *stop becomes non-zero (saved, ERR_STOPPED). The first failure ends the run, except one of a single
+ * drafter among several with run.on_drafter_error: continue, which is returned when the others are done. */
+MUST_CHECK err train_run(train *t, train_watch watch, void *ctx, const _Atomic int *stop);
+/* Whether roles still run although train_run has returned, because they did not end within run.end_seconds. The process must end then. */
+int train_is_abandoned(const train *t);
 
-/* What the run's two arenas took: reserved and system_calls stay as they are from the first update on. */
+/* What the run's arenas took: reserved and system_calls stay as they are from the first update on. */
 typedef struct train_memory_counts {
     size_t reserved, peak;
     uint64_t system_calls;
 } train_memory_counts;
 void train_memory(const train *t, train_memory_counts *out);
+/* Rows that went through the target so far in this process: one pass feeds all drafters. */
+int64_t train_target_rows(const train *t);
 
 #endif

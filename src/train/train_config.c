@@ -7,10 +7,17 @@
 #include <inttypes.h>
 #include <string.h>
 
+/* What a drafter's shape follows from. */
+typedef struct source {
+    const recipe *r; /* the drafter's own */
+    const target *t;
+    const tokenizer *tok;
+} source;
+
 /* A reserved token per family, by the name of its pre-tokenizer: never produced, so its embedding says nothing else. */
 static const struct { const char *pre, *token; } reserved[] = {{"smollm", "<empty_output>"}};
 
-static err auto_mask(const train *t, int64_t vocab, int32_t *out) {
+static err auto_mask(const source *t, int64_t vocab, int32_t *out) {
     const int64_t count = tokenizer_count(t->tok);
     if (count < vocab) {
         *out = (int32_t)count;
@@ -28,7 +35,7 @@ static err auto_mask(const train *t, int64_t vocab, int32_t *out) {
         recipe_where(t->r, RECIPE_drafter_mask_token), target_path(t->t));
 }
 
-static err check_mask(const train *t, const drafter_config *c) {
+static err check_mask(const source *t, const drafter_config *c) {
     const int32_t *end = NULL;
     const char *where = recipe_where(t->r, RECIPE_drafter_mask_token);
     if (c->mask_token < 0 || c->mask_token >= c->vocab)
@@ -46,11 +53,11 @@ static err check_mask(const train *t, const drafter_config *c) {
     return ERR_OK;
 }
 
-static int64_t int_or(const train *t, recipe_field f, int64_t def) {
+static int64_t int_or(const source *t, recipe_field f, int64_t def) {
     return recipe_is_auto(t->r, f) ? def : recipe_int(t->r, f);
 }
 
-static err taps_of(const train *t, drafter_config *c) {
+static err taps_of(const source *t, drafter_config *c) {
     const int64_t *taps = NULL;
     if (recipe_is_auto(t->r, RECIPE_drafter_taps)) {
         c->n_taps = (int)(c->layers < DRAFTER_MAX_TAPS ? c->layers : DRAFTER_MAX_TAPS);
@@ -66,7 +73,7 @@ static err taps_of(const train *t, drafter_config *c) {
     return ERR_OK;
 }
 
-static err fresh_config(const train *t, drafter_config *c) {
+static err fresh_config(const source *t, drafter_config *c) {
     const target_config *k = target_get_config(t->t);
     const recipe *r = t->r;
     *c = (drafter_config){.layers = recipe_int(r, RECIPE_drafter_layers),
@@ -96,7 +103,7 @@ static err fresh_config(const train *t, drafter_config *c) {
     return ERR_OK;
 }
 
-static err differs(const train *t, recipe_field f, int64_t file, int64_t says) {
+static err differs(const source *t, recipe_field f, int64_t file, int64_t says) {
     if (file == says) return ERR_OK;
     return err_set(ERR_RECIPE,
                    "%s: %s is %" PRId64 ", but the drafter in %s has %" PRId64
@@ -105,11 +112,11 @@ static err differs(const train *t, recipe_field f, int64_t file, int64_t says) {
                    recipe_text(t->r, RECIPE_drafter_init), file);
 }
 
-static err differs_unless_auto(const train *t, recipe_field f, int64_t file) {
+static err differs_unless_auto(const source *t, recipe_field f, int64_t file) {
     return recipe_is_auto(t->r, f) ? ERR_OK : differs(t, f, file, recipe_int(t->r, f));
 }
 
-static err init_config(const train *t, const char *dir, drafter_config *c) {
+static err init_config(const source *t, const char *dir, drafter_config *c) {
     TRY(drafter_read_config(c, dir));
     TRY(drafter_check_target(c, t->t));
     TRY(differs(t, RECIPE_drafter_layers, c->layers, recipe_int(t->r, RECIPE_drafter_layers)));
@@ -134,7 +141,8 @@ static err init_config(const train *t, const char *dir, drafter_config *c) {
     return ERR_OK;
 }
 
-err train__drafter_config(const train *t, drafter_config *c) {
+err train__drafter_config(const train *run, const recipe *r, drafter_config *c) {
+    const source own = {r, run->t, run->tok}, *t = &own;
     const char *init = recipe_text(t->r, RECIPE_drafter_init);
     if (init[0])
         TRY(init_config(t, init, c));

@@ -1,74 +1,223 @@
 /* The insides of a training run, shared by the train_*.c files only.
  *
- * One handle holds the models, the data, the two arenas (state: masters, moments, gradient; work: one micro-batch) and
- * what a checkpoint records. Not for other folders: they see train.h. */
+ * One handle holds models, data, devices and roles: targets that make features, and drafters with one rank or several that use them.
+ * What belongs to one thread is in that role's struct; what several roles touch says so and by which lock. Not for other
+ * folders: they see train.h. */
 #ifndef TRAIN_TRAIN_PARTS_H
 #define TRAIN_TRAIN_PARTS_H
 #include "core/row.h"
+#include "dist/group.h"
+#include "dist/heart.h"
+#include "dist/ring.h"
+#include "dist/watchdog.h"
 #include "train/adamw.h"
 #include "train/checkpoint.h"
 #include "train/evaluate.h"
+#include "train/features.h"
+#include "train/feed.h"
+#include "train/live_run.h"
 #include "train/schedule.h"
 #include "train/step.h"
 #include "train/train.h"
+#include <pthread.h>
+
+enum { TRAIN_PATH = 4096, TRAIN_MAX_CPUS = 64, TRAIN_MAX_DEVICES = 64, TRAIN_MAX_DRAFTERS = LIVE_DRAFTERS };
+
+typedef struct train_device {
+    char name[16];
+    int index, threads; /* of cpu:index; its share of threads */
+    dev *d;
+    pthread_mutex_t
+        turn; /* held by the role that computes; never while it waits for another role */
+} train_device;
+
+/* A role's face: its name and its place on the board, NULL before its thread has begun. */
+typedef struct train_role {
+    char name[HEART_NAME];
+    heart_role *heart;
+    train_memory_counts memory; /* of its arenas; under train.guard */
+} train_role;
+
+/* One row with its features, in a ring. */
+typedef struct train_slot {
+    data_row row;
+    int64_t index, epoch;
+    float *taps; /* [max_row_tokens, n_taps*H] */
+} train_slot;
+
+typedef struct train_target {
+    train_device *on;
+    int index;
+    arena *work;
+    data_row row; /* own buffer */
+    float *taps;  /* [max_row_tokens, n_taps of the union * H] */
+    train_role role;
+    size_t work_bytes;
+} train_target;
+
+typedef struct train_drafter train_drafter;
+typedef struct train_rank {
+    train_drafter *of;
+    int rank;
+    train_device *on;
+    arena *state, *work;
+    size_t state_bytes, work_bytes;
+    float *params, *grads; /* [layout.total] */
+    int32_t *anchor;       /* [max_row_anchors] */
+    adamw opt;             /* this rank's shard */
+    step step;
+    int64_t update; /* done */
+    int whole;      /* weights and moments are those of `update`, on every rank */
+    int64_t first;  /* row of this rank that is entry 0 of its ring */
+    ring *in;
+    train_slot *slots; /* [ring capacity] */
+    train_role role;
+} train_rank;
+
+struct train_drafter {
+    const char *name; /* "" without names */
+    const recipe *r;  /* its own view */
+    char folder[TRAIN_PATH];
+    drafter_layout l;
+    int column[DRAFTER_MAX_TAPS]; /* of each tap in the union of all drafters' taps */
+    schedule rate;
+    int64_t anchor_limit, max_row_anchors;
+    double epoch_flops;
+    char found[TRAIN_PATH]; /* newest checkpoint; "" when there is none */
+    int n_ranks;
+    train_rank *rank;
+    group *group;
+    int ring_capacity;
+    int64_t first_row; /* rows before it are of updates done already */
+    /* Rank 0's, between threads only at the group's meetings. */
+    arena *state; /* moments and first weights */
+    size_t state_bytes;
+    adamw whole;
+    bf16 *start; /* [layout.total] first weights as exported: what `unmoved` is counted against */
+    checkpoint_state at;
+    row_file *rows;
+    int64_t unmoved, first_update;
+    double seconds; /* of updates in this process */
+    /* Under train.guard. */
+    int64_t saved_update; /* of the newest checkpoint; -1: none. Only rank 0 writes it */
+    train_progress shown;
+    err failed;
+    char failure[1024];
+    int stopped; /* it ended at a request */
+    int ended;   /* ranks that have ended */
+};
 
 struct train {
     const recipe *r;
     train_options opt;
     const char *run; /* the run folder */
-    arena *small;    /* layout, prompts */
-    dev *d;
+    arena *small;    /* layouts, prompts, tables */
+    dev *loader; /* all threads: loads, prepares, measures; NULL once devices have their shares */
+    train_device *device; /* [n_devices] */
+    int n_devices;
     target *t;
     tokenizer *tok;
     chat_template *chat;
     data_set *data, *held; /* held: NULL without data.validation */
     data_stream *stream;
-    drafter_layout l;
-    schedule rate;
-    int64_t anchor_limit, tokens_per_step, tokens_per_row, seed;
+    feed *feed;
+    features *store; /* of taps; NULL: computed again in each epoch */
+    int64_t tokens_per_step, tokens_per_row, seed;
     int64_t epochs; /* 0: updates decide */
     evaluate_set prompts;
     train_plan plan;
-    int64_t max_row_docs;
-    size_t state_bytes, work_bytes;
+    int64_t taps[TRAIN_MAX_DRAFTERS * DRAFTER_MAX_TAPS]; /* the union, rising */
+    int n_taps;
+    int n_targets;
+    train_target *target;
+    int n_drafters;
+    train_drafter *drafter;
+    data_cursor from;    /* where this process begins: of the drafter that is least far */
+    int64_t from_update; /* updates done there */
+    data_cursor *mark;   /* [updates - from_update + 1] the cursor after each update */
+    size_t mark_cap;
+    int lock;       /* -1: not held */
+    live_run *live; /* NULL while the folder is not owned */
 
-    arena *state, *work;
-    float *params, *grads;
-    bf16 *start; /* [layout.total] first weights as exported: what `unmoved` is counted against */
-    int32_t *anchor; /* [plan.max_row_anchors] */
-    adamw opt_state;
-    step step;
-    checkpoint_state at;
-    row_file *rows;
-    int lock; /* -1: not held */
-    int64_t unmoved;
-    double seconds;       /* of updates in this process */
-    int64_t first_update; /* this process began after it */
+    heart *heart;
+    pthread_mutex_t guard; /* of shown, failed, stopped, ended, running, forwards */
+    pthread_cond_t changed;
+    int running;      /* role threads that have not ended */
+    int64_t forwards; /* rows that went through the target */
+    int abandoned;
+    pthread_mutex_t watching; /* held while the watcher is called */
+    train_watch watch;
+    void *watch_ctx;
+    const _Atomic int *stop;
 };
 
-/* train_config.c: every `auto` of the recipe resolved against target, tokenizer and drafter.init. */
-MUST_CHECK err train__drafter_config(const train *t, drafter_config *c);
+/* train_config.c: every `auto` of a drafter's recipe resolved against target, tokenizer and drafter.init. */
+MUST_CHECK err train__drafter_config(const train *t, const recipe *r, drafter_config *c);
+/* train_devices.c: which roles run where, by the recipe's lists, or where everything is auto; then the handles. */
+MUST_CHECK err train__place(train *t);
+MUST_CHECK err train__place_auto(train *t);
+MUST_CHECK err train__open_devices(train *t);
+void train__close_devices(train *t);
+/* train_auto.c: the split of CPU threads that a short measurement favours; 0: one device in turns. */
+MUST_CHECK err train__measure_split(train *t, int threads, int *target_threads);
+/* train_drafter.c: a drafter's shape and numbers; where it stands; its memory; its beginning and its saves. */
+MUST_CHECK err train__open_drafter(train *t, train_drafter *d, const recipe *r, const char *name);
+MUST_CHECK err train__find_checkpoint(train *t, train_drafter *d);
+MUST_CHECK err train__drafter_memory(train *t, train_drafter *d);
+MUST_CHECK err train__begin_drafter(train *t, train_drafter *d);
+MUST_CHECK err train__save(train *t, train_drafter *d);
+int64_t train__count_unmoved(const train_drafter *d);
+void train__close_drafter(train_drafter *d);
+/* train_folder.c */
+MUST_CHECK err train__own_folder(train *t);
+MUST_CHECK err train__sweep_folder(const char *dir);
+MUST_CHECK err train__clear_folder(const train_drafter *d);
+MUST_CHECK err train__write_text(const char *dir, const char *name, const char *text, size_t n);
 /* train_plan.c */
 MUST_CHECK err train__make_plan(train *t);
-/* train_state.c: memory, first weights or the newest checkpoint; saving. */
-MUST_CHECK err train__take_memory(train *t);
-MUST_CHECK err train__begin(train *t);
-MUST_CHECK err train__save(train *t);
-int64_t train__count_unmoved(const train *t);
-/* train_update.c */
+/* train_targets.c, train_ranks.c, train_update.c: what a role's thread does. */
+MUST_CHECK err train__target_memory(train *t, train_target *g);
+MUST_CHECK err train__target_role(train *t, train_target *g);
+MUST_CHECK err train__rank_role(train *t, train_rank *k);
+void train__count_rank_memory(train *t, train_rank *k);
 typedef struct train__update {
-    step_sums sums;
+    step_sums sums; /* of all ranks */
     double loss, lr, grad_norm, seconds;
     int bad;
+    int stop; /* rank 0 saw a request: every rank ends after this update */
 } train__update;
-MUST_CHECK err train__one_update(train *t, train__update *u);
+MUST_CHECK err train__one_update(train *t, train_rank *k, train__update *u);
+/* train_report.c: what follows an update on rank 0. */
+MUST_CHECK err train__follow(train *t, train_rank *k, train__update *u);
+
+/* train_live.c: the live record, and the thread that fills it in and looks for a stall. */
+void train__tell(train *t, const char *state, const char *doing);
+void train__data_beat(void *ctx, int64_t lines, int64_t bytes_done, int64_t bytes_all);
+MUST_CHECK err train__start_watchdog(train *t, watchdog **out);
+/* train_role.c: a phase of a role begins. An error: the run is ending, or a watcher broke the role. */
+MUST_CHECK err train__phase(train *t, const train_role *role, const char *phase, int64_t at);
+/* A role's turn on its device; it may wait for the others there. */
+void train__begin_turn(train_device *on, const train_role *role, int64_t at);
+void train__end_turn(train_device *on);
+/* It waits for another role from now on, until its next phase. */
+void train__wait(const train_role *role, const char *what, int64_t at);
+/* The role's arenas (n, NULL among them is fine) as they are now, for train_memory. */
+void train__count_memory(train *t, train_role *role, arena *const *a, int n);
+/* A role's failure. Of a drafter (d) among several it ends that drafter alone, unless the recipe says stop; else the run. */
+void train__fail(train *t, train_drafter *d, const train_role *role, err e);
+int train__is_over(train *t, train_drafter *d); /* it takes no more rows */
+
 /* Whether an update that holds so many rows and context tokens is whole: another full row would not fit. */
 static inline int train__update_is_whole(const train *t, int64_t rows, int64_t tokens) {
     return rows > 0 && tokens + t->tokens_per_row > t->tokens_per_step;
 }
-/* Whether the stream stands past the last epoch. */
-static inline int train__data_spent(const train *t, data_cursor c) {
-    return t->epochs > 0 && c.epoch >= t->epochs;
+/* The cursor after `update` updates. */
+static inline const data_cursor *train__mark(const train *t, int64_t update) {
+    return &t->mark[update - t->from_update];
+}
+/* Whether rank k of n has row i. */
+static inline int train__has_row(const train_rank *k, int64_t i) {
+    return i % k->of->n_ranks == k->rank;
 }
 
 #endif

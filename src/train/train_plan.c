@@ -1,10 +1,11 @@
 /* The plan: what a run will read, take and do, found out before it starts.
  *
- * Rows of every epoch are packed once to count them, so the number of updates and the largest row are exact, not estimated. Bytes of
- * the two arenas follow from the largest row and the shapes; the run takes them capped at these figures. The
- * time estimate comes from one small product timed here, and says nothing about other machines. */
+ * Rows from where the run stands to its end are packed once on paper, which gives the number of updates, the cursor after each of them and
+ * the largest row, exactly; no token is read for that. Bytes of the arenas follow from the largest row and the shapes; the run takes them
+ * capped at these figures. The time estimate comes from one small product timed here, and says nothing about other machines. */
 #include "core/clock.h"
 #include "dev/gemm.h"
+#include "train/row_buffer.h"
 #include "train/train_parts.h"
 #include <inttypes.h>
 #include <stdio.h>
@@ -12,91 +13,168 @@
 
 /* ---- counting rows ---- */
 
-typedef struct count {
-    int64_t updates;                /* whole ones so far */
-    int64_t open_rows, open_tokens; /* of the one that is open */
-    int64_t rows, tokens;           /* of the first epoch */
-    int64_t noise_rows, loss_rows;
-    double epoch_flops;
-} count;
-
-static double row_flops(const train *t, int64_t tokens, int64_t anchors) {
-    const drafter_config *c = &t->l.cfg;
+/* FLOP of the target's part of a row: the same for all drafters. */
+static double target_flops(const train *t, double n) {
     const target_config *k = target_get_config(t->t);
-    const double h = (double)c->hidden, qw = (double)(c->heads * c->head_dim);
-    const double kw = (double)(c->kv_heads * c->head_dim), i = (double)c->intermediate;
-    const double noise = (double)(anchors * c->block_size), n = (double)tokens;
-    const double target_layer =
+    const double layer =
         (double)k->hidden *
         (double)((2 * k->heads + 2 * k->kv_heads) * k->head_dim + 3 * k->intermediate);
+    return 2 * n * layer * (double)(t->taps[t->n_taps - 1] + 1);
+}
+
+static double drafter_flops(const train_drafter *d, double n, double anchors) {
+    const drafter_config *c = &d->l.cfg;
+    const double h = (double)c->hidden, qw = (double)(c->heads * c->head_dim);
+    const double kw = (double)(c->kv_heads * c->head_dim), i = (double)c->intermediate;
+    const double noise = anchors * (double)c->block_size;
     const double layer = noise * h * (2 * qw + 2 * kw + 3 * i) + n * h * 2 * kw;
     const double forward = (double)c->layers * layer + n * h * h * (double)c->n_taps;
-    const double head = (double)(anchors * (c->block_size - 1)) * h * (double)c->vocab;
-    return 2 * n * target_layer * (double)(c->taps[c->n_taps - 1] + 1) + 6 * forward + 4 * head;
+    const double head = anchors * (double)(c->block_size - 1) * h * (double)c->vocab;
+    return 6 * forward + 4 * head;
 }
 
-static void count_row(train *t, count *k, const data_row_size *row) {
-    if (row->n > t->plan.max_row_tokens) t->plan.max_row_tokens = row->n;
-    if (row->docs > t->max_row_docs) t->max_row_docs = row->docs;
-    if (row->anchors > t->plan.max_row_anchors) t->plan.max_row_anchors = row->anchors;
-    k->open_tokens += row->n;
-    k->open_rows++;
-    if (train__update_is_whole(t, k->open_rows, k->open_tokens)) {
-        k->updates++;
-        k->open_tokens = k->open_rows = 0;
-    }
-    if (row->epoch > 0) return;
-    k->rows++;
-    k->tokens += row->n;
-    k->epoch_flops += row_flops(t, row->n, row->anchors);
+static void see_row(train *t, train_drafter *d, const data_row_size *row) {
+    train_plan *p = &t->plan;
+    if (row->n > p->max_row_tokens) p->max_row_tokens = row->n;
+    if (row->docs > p->max_row_docs) p->max_row_docs = row->docs;
+    if (row->anchors > d->max_row_anchors) d->max_row_anchors = row->anchors;
 }
 
-static err count_updates(train *t, int64_t max_updates) {
-    data_stream *s = NULL;
+/* A whole first epoch: its figures are shown, wherever the run stands. */
+static void count_epoch(train *t, data_stream *s, train_drafter *d) {
     data_row_size row;
-    count k = {0};
-    TRY(data_stream_open(&s, t->data, t->seed, t->tokens_per_row));
-    for (;;) {
-        const int64_t epoch = data_stream_tell(s).epoch;
-        /* The first epoch is always walked whole: its figures are shown. */
-        if (epoch > 0 && max_updates && k.updates >= max_updates) break;
-        if (epoch > 0 && !max_updates && epoch >= t->epochs) break;
-        data_stream_skip(s, t->anchor_limit, &row);
-        count_row(t, &k, &row);
+    const int first = d == t->drafter;
+    while (data_stream_tell(s).epoch == 0) {
+        data_stream_skip(s, d->anchor_limit, &row);
+        see_row(t, d, &row);
+        d->epoch_flops += drafter_flops(d, (double)row.n, (double)row.anchors);
+        if (!first) continue;
+        t->plan.rows_per_epoch++;
+        t->plan.tokens_per_epoch += row.n;
+        t->plan.flops_per_epoch += target_flops(t, (double)row.n);
     }
-    data_stream_close(s);
-    /* What is left at the end of the last epoch is an update of its own. */
-    t->plan.updates = max_updates ? max_updates : k.updates + (k.open_rows > 0);
-    t->plan.rows_per_epoch = k.rows;
-    t->plan.tokens_per_epoch = k.tokens;
-    t->plan.flops_per_epoch = k.epoch_flops;
+    t->plan.flops_per_epoch += d->epoch_flops;
+}
+
+static err add_mark(train *t, int64_t update, data_cursor c) {
+    const size_t at = (size_t)(update - t->from_update);
+    TRY(mem_grow(&t->mark, &t->mark_cap, at + 1, sizeof *t->mark));
+    t->mark[at] = c;
+    return ERR_OK;
+}
+
+/* From where the run stands to its end; the first drafter's walk marks the updates, which are the same for all. */
+static err count_rest(train *t, data_stream *s, train_drafter *d) {
+    const int64_t most = recipe_int(t->r, RECIPE_run_max_updates);
+    int64_t update = t->from_update, rows = 0, tokens = 0;
+    data_row_size row;
+    TRY(data_stream_seek(s, t->from));
+    if (d == t->drafter) TRY(add_mark(t, update, t->from));
+    while (most ? update < most : data_stream_tell(s).epoch < t->epochs) {
+        data_stream_skip(s, d->anchor_limit, &row);
+        see_row(t, d, &row);
+        rows++;
+        tokens += row.n;
+        const data_cursor c = data_stream_tell(s);
+        /* What is left at the end of the last epoch is an update of its own. */
+        const int last = !most && c.epoch >= t->epochs;
+        if (!last && !train__update_is_whole(t, rows, tokens)) continue;
+        rows = tokens = 0;
+        update++;
+        if (d == t->drafter) TRY(add_mark(t, update, c));
+    }
+    t->plan.updates = update;
+    return ERR_OK;
+}
+
+static err count_updates(train *t) {
+    for (int i = 0; i < t->n_drafters; i++) {
+        data_stream *s = NULL;
+        train_drafter *d = &t->drafter[i];
+        TRY(data_stream_open(&s, t->data, t->seed, t->tokens_per_row));
+        count_epoch(t, s, d);
+        err e = count_rest(t, s, d);
+        data_stream_close(s);
+        TRY(e);
+        if (d->max_row_anchors > t->plan.max_row_anchors)
+            t->plan.max_row_anchors = d->max_row_anchors;
+    }
     return ERR_OK;
 }
 
 /* ---- bytes ---- */
 
-static void line(train_plan *p, const char *name, size_t bytes) {
-    train_arena_line *l = &p->arenas[p->n_arenas++];
+static void line(train_plan *p, const train_device *on, const char *role, const char *name,
+                 size_t bytes) {
+    train_plan_line *l = &p->lines[p->n_lines++];
+    snprintf(l->device, sizeof l->device, "%s", on ? on->name : "");
+    snprintf(l->role, sizeof l->role, "%s", role);
     snprintf(l->name, sizeof l->name, "%s", name);
     l->bytes = bytes;
     p->total_bytes += bytes;
 }
 
-static void count_bytes(train *t) {
+/* On one device the roles take turns, and a row that waits would only take memory. */
+static int ring_capacity(const train *t) {
+    const int64_t asked = recipe_int(t->r, RECIPE_devices_ring);
+    return asked ? (int)asked : t->n_devices == 1 ? 1 : 2;
+}
+
+static void count_target(train *t, train_target *g) {
     train_plan *p = &t->plan;
-    const size_t floats = (size_t)t->l.total * sizeof(float);
-    t->state_bytes = 2 * (floats + 64) + (size_t)t->l.total * sizeof(bf16) + 64 +
-                     adamw_bytes(&t->l) + (size_t)p->max_row_anchors * sizeof(int32_t) + 64;
-    t->work_bytes =
-        step_bytes(t->d, t->t, &t->l, p->max_row_tokens, t->max_row_docs, p->max_row_anchors);
-    line(p, "target weights", target_bytes(t->t));
-    line(p, "tokens and loss masks", data_memory(t->data));
-    line(p, "drafter masters, gradient, moments", t->state_bytes);
-    line(p, "one micro-batch", t->work_bytes);
-    if (t->held) line(p, "evaluation, while it runs", evaluate_bytes(&t->prompts, t->t, &t->l));
+    const size_t width = (size_t)t->n_taps * (size_t)target_get_config(t->t)->hidden;
+    g->work_bytes =
+        row_buffer_bytes(p->max_row_tokens, p->max_row_docs) +
+        (size_t)p->max_row_tokens * width * sizeof(float) + 64 +
+        target_forward_bytes(t->t, p->max_row_tokens, p->max_row_docs, dev_threads(g->on->d));
+    line(p, g->on, g->role.name, "a row through the target", g->work_bytes);
+}
+
+static void count_rank(train *t, train_rank *k) {
+    train_plan *p = &t->plan;
+    train_drafter *d = k->of;
+    const size_t floats = (size_t)d->l.total * sizeof(float);
+    const size_t taps = (size_t)p->max_row_tokens * (size_t)d->l.cfg.n_taps *
+                            (size_t)d->l.cfg.hidden * sizeof(float);
+    const size_t slots =
+        (size_t)d->ring_capacity *
+            (taps + 64 + row_buffer_bytes(p->max_row_tokens, p->max_row_docs)) +
+        (size_t)d->ring_capacity * sizeof(train_slot) + 64;
+    const size_t weights = 2 * (floats + 64) + adamw_share_bytes(&d->l) +
+                           (size_t)d->max_row_anchors * sizeof(int32_t) + 64;
+    k->state_bytes = weights + slots;
+    k->work_bytes = step_bytes(k->on->d, t->t, &d->l, p->max_row_tokens, d->max_row_anchors);
+    line(p, k->on, k->role.name, "masters and gradient", weights);
+    line(p, k->on, k->role.name, "rows of features that wait", slots);
+    line(p, k->on, k->role.name, "one micro-batch", k->work_bytes);
+}
+
+static void count_drafter(train *t, train_drafter *d) {
+    train_rank *first = &d->rank[0];
+    d->ring_capacity = ring_capacity(t);
+    d->state_bytes = (size_t)d->l.total * sizeof(bf16) + 64 + adamw_bytes(&d->l);
+    line(&t->plan, first->on, first->role.name, "moments and first weights", d->state_bytes);
+    for (int i = 0; i < d->n_ranks; i++) count_rank(t, &d->rank[i]);
+    if (t->held)
+        line(&t->plan, first->on, first->role.name, "evaluation, while it runs",
+             evaluate_bytes(&t->prompts, t->t, &d->l));
+}
+
+static err count_bytes(train *t) {
+    train_plan *p = &t->plan;
+    int lines = 2 + t->n_targets;
+    for (int i = 0; i < t->n_drafters; i++) lines += 2 + 3 * t->drafter[i].n_ranks;
+    TRY(arena_alloc(t->small, (size_t)lines, sizeof *p->lines, &p->lines));
+    line(p, NULL, "", "target weights", target_bytes(t->t));
+    line(p, NULL, "", "tokens and loss masks", data_memory(t->data));
+    for (int i = 0; i < t->n_targets; i++) count_target(t, &t->target[i]);
+    for (int i = 0; i < t->n_drafters; i++) count_drafter(t, &t->drafter[i]);
     /* A save converts the weights once; the rest is the tokenizer, libraries, stacks and file buffers. */
-    p->allowance = (size_t)t->l.total * sizeof(bf16) + ((size_t)64 << 20) +
-                   (size_t)dev_threads(t->d) * ((size_t)12 << 20);
+    p->allowance = (size_t)64 << 20;
+    for (int i = 0; i < t->n_drafters; i++) p->allowance += (size_t)t->drafter[i].l.total * 2;
+    for (int i = 0; i < t->n_devices; i++)
+        p->allowance += (size_t)t->device[i].threads * ((size_t)12 << 20);
+    return ERR_OK;
 }
 
 static err measure(train *t) {
@@ -108,9 +186,9 @@ static err measure(train *t) {
     g.b = x + N * N;
     g.c = x + 2 * N * N;
     g.ldb = g.ldc = N;
-    TRY(gemm_f32(t->d, &g)); /* the first call warms caches and threads */
+    TRY(gemm_f32(t->device[0].d, &g)); /* the first call warms caches and threads */
     const double start = clock_seconds();
-    for (int i = 0; i < TIMES; i++) TRY(gemm_f32(t->d, &g));
+    for (int i = 0; i < TIMES; i++) TRY(gemm_f32(t->device[0].d, &g));
     const double rate = 2.0 * N * N * N * TIMES / (clock_seconds() - start + 1e-9);
     const double epochs =
         (double)t->plan.updates * (double)t->tokens_per_step / (double)t->plan.tokens_per_epoch;
@@ -136,6 +214,21 @@ static int64_t target_params(const train *t) {
     return c->layers * layer + c->hidden + c->vocab * c->hidden * (c->tied ? 1 : 2);
 }
 
+static err list_drafters(train *t) {
+    train_plan *p = &t->plan;
+    p->n_drafters = t->n_drafters;
+    TRY(arena_alloc(t->small, (size_t)p->n_drafters, sizeof *p->drafters, &p->drafters));
+    for (int i = 0; i < p->n_drafters; i++) {
+        const train_drafter *d = &t->drafter[i];
+        train_plan_drafter *o = &p->drafters[i];
+        *o = (train_plan_drafter){
+            .name = d->name, .ranks = d->n_ranks, .anchors_per_row = d->max_row_anchors};
+        for (int k = 0; k < d->l.n; k++) o->params += d->l.t[k].count;
+        p->drafter_params += o->params;
+    }
+    return ERR_OK;
+}
+
 err train__make_plan(train *t) {
     train_plan *p = &t->plan;
     const data_counts *k = data_get_counts(t->data);
@@ -143,44 +236,11 @@ err train__make_plan(train *t) {
     p->tokens = k->tokens;
     p->supervised = k->supervised;
     p->target_params = target_params(t);
-    for (int i = 0; i < t->l.n; i++) p->drafter_params += t->l.t[i].count;
-    TRY(count_updates(t, recipe_int(t->r, RECIPE_run_max_updates)));
-    count_bytes(t);
+    TRY(count_updates(t));
+    TRY(list_drafters(t));
+    TRY(count_bytes(t));
     if (t->opt.plan_only) TRY(measure(t));
     return preview(t);
 }
 
 const train_plan *train_get_plan(const train *t) { return &t->plan; }
-
-err train_plan_text(const train *t, str *out) {
-    const train_plan *p = &t->plan;
-    const drafter_config *c = &t->l.cfg;
-    char a[32], b[32], d[32], span[16], bytes[24];
-    TRY(str_printf(out, "target    %s, %s parameters\n", target_path(t->t),
-                   str_thousands(p->target_params, a)));
-    TRY(str_printf(
-        out, "drafter   %" PRId64 " layers, block of %" PRId64 ", mask token %" PRId32 ", taps",
-        c->layers, c->block_size, c->mask_token));
-    for (int i = 0; i < c->n_taps; i++) TRY(str_printf(out, " %" PRId64, c->taps[i]));
-    TRY(str_printf(out, ", %s parameters\n", str_thousands(p->drafter_params, a)));
-    TRY(str_printf(out, "data      %s documents, %s tokens, %s supervised\n",
-                   str_thousands(p->documents, a), str_thousands(p->tokens, b),
-                   str_thousands(p->supervised, d)));
-    TRY(str_printf(out, "rows      %s per epoch, at most %s tokens and %s anchors\n",
-                   str_thousands(p->rows_per_epoch, a), str_thousands(p->max_row_tokens, b),
-                   str_thousands(p->max_row_anchors, d)));
-    TRY(str_printf(out, "updates   %s of up to %s tokens\n", str_thousands(p->updates, a),
-                   str_thousands(t->tokens_per_step, b)));
-    TRY(str_printf(out, "work      %.3g FLOP per epoch", p->flops_per_epoch));
-    if (p->seconds_estimate > 0)
-        TRY(str_printf(out, ", about %s in all on this machine",
-                       clock_span(p->seconds_estimate, span)));
-    TRY(str_printf(out, "\nmemory\n"));
-    for (int i = 0; i < p->n_arenas; i++)
-        TRY(str_printf(out, "  %-38s %12s\n", p->arenas[i].name,
-                       str_bytes((double)p->arenas[i].bytes, bytes)));
-    TRY(str_printf(out, "  %-38s %12s\n", "in all", str_bytes((double)p->total_bytes, bytes)));
-    TRY(str_printf(out, "  %-38s %12s\n", "libraries and buffers, at most",
-                   str_bytes((double)p->allowance, bytes)));
-    return str_printf(out, "first document, what is supervised in brackets\n%s\n", p->preview);
-}

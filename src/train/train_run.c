@@ -1,114 +1,197 @@
-/* The run's loop: update, metric row, evaluation and checkpoint when they are due, and the way out.
+/* A run's threads: one per role, started together, watched, joined; and what the caller is told at the end.
  *
- * What is due depends on the update number alone. A stop request is honoured after a whole update, with everything
- * saved. The last update always evaluates and saves. Clocks feed progress and rows, nothing else. */
+ * The main thread only waits. When a failure or a request ends the run it gives the roles run.end_seconds; roles that have not ended then
+ * are named, nothing of the run is freed, and the caller must end the process. A role's own work is in train_targets.c and
+ * train_ranks.c. */
+#include "core/clock.h"
+#include "core/log.h"
 #include "train/train_parts.h"
+#include <errno.h>
 #include <inttypes.h>
-#include <math.h>
+#include <stdio.h>
+#include <string.h>
+#include <time.h>
 
-static int64_t due(const train *t, recipe_field f) {
-    return t->at.update % recipe_int(t->r, f) == 0 || t->at.update == t->at.updates;
+typedef struct part {
+    train *t;
+    train_target *target; /* one of the two */
+    train_rank *rank;
+    pthread_t thread;
+} part;
+
+static err play(part *p) {
+    return p->target ? train__target_role(p->t, p->target) : train__rank_role(p->t, p->rank);
 }
 
-static void accuracies(const train *t, const step_sums *s, double *out) {
-    for (int64_t k = 1; k < t->l.cfg.block_size; k++)
-        out[k - 1] = s->slots[k] ? (double)s->correct[k] / (double)s->slots[k] : NAN;
+/* The drafter's ranks have all ended, or this was the last drafter: nobody waits for them. */
+static void leave(train *t, train_rank *k) {
+    train_drafter *d = k->of;
+    int open = 0;
+    ring_close(k->in);
+    pthread_mutex_lock(&t->guard);
+    d->ended++;
+    for (int i = 0; i < t->n_drafters; i++) open |= t->drafter[i].ended < t->drafter[i].n_ranks;
+    pthread_mutex_unlock(&t->guard);
+    if (!open) feed_close(t->feed);
 }
 
-static err update_row(train *t, const train__update *u) {
-    double accuracy[STEP_MAX_BLOCK];
-    accuracies(t, &u->sums, accuracy);
-    row_begin(t->rows);
-    row_int(t->rows, "update", t->at.update);
-    row_int(t->rows, "epoch", t->at.cursor.epoch);
-    row_real(t->rows, "loss", u->loss);
-    row_real(t->rows, "lr", u->lr);
-    row_real(t->rows, "grad_norm", u->grad_norm);
-    row_int(t->rows, "tokens", u->sums.tokens);
-    row_int(t->rows, "anchors", u->sums.anchors);
-    row_real(t->rows, "weight", u->sums.weight);
-    row_reals(t->rows, "slot_accuracy", accuracy, (int)t->l.cfg.block_size - 1);
-    row_int(t->rows, "bad", u->bad);
-    row_real(t->rows, "tokens_per_second", (double)u->sums.tokens / (u->seconds + 1e-9));
-    return row_end(t->rows);
-}
-
-/* *improved: this evaluation is the best so far. */
-static err evaluate(train *t, int *improved) {
-    decode_stats s;
-    double histogram[DECODE_MAX_BLOCK];
-    TRY(evaluate_run(&t->prompts, t->d, t->t, &t->l, t->params, &s));
-    t->at.tau = decode_tau(&s);
-    *improved = isfinite(t->at.tau) && !(t->at.tau <= t->at.best_tau);
-    if (*improved) {
-        t->at.best_tau = t->at.tau;
-        t->at.best_update = t->at.update;
+static void *part_main(void *arg) {
+    part *p = arg;
+    train *t = p->t;
+    train_role *role = p->target ? &p->target->role : &p->rank->role;
+    err e = heart_join(t->heart, role->name, &role->heart);
+    if (!e) {
+        e = play(p);
+        if (e) train__fail(t, p->rank ? p->rank->of : NULL, role, e);
+        heart_leave(role->heart);
+    } else {
+        train__fail(t, NULL, role, e);
     }
-    for (int64_t i = 0; i < t->l.cfg.block_size; i++) histogram[i] = (double)s.histogram[i];
-    row_begin(t->rows);
-    row_int(t->rows, "update", t->at.update);
-    row_text(t->rows, "kind", "evaluation");
-    row_real(t->rows, "tau", t->at.tau);
-    row_int(t->rows, "prompts", t->prompts.n);
-    row_int(t->rows, "rounds", s.rounds);
-    row_int(t->rows, "committed", s.committed);
-    row_reals(t->rows, "accepted_histogram", histogram, (int)t->l.cfg.block_size);
-    row_int(t->rows, "unmoved", t->unmoved);
-    return row_end(t->rows);
+    if (p->rank) leave(t, p->rank);
+    pthread_mutex_lock(&t->guard);
+    t->running--;
+    pthread_cond_broadcast(&t->changed);
+    pthread_mutex_unlock(&t->guard);
+    return NULL;
 }
 
-static void report(const train *t, const train__update *u, train_watch watch, void *ctx) {
-    if (!watch) return;
-    const int64_t done = t->at.update - t->first_update;
-    train_progress p = {.update = t->at.update,
-                        .updates = t->at.updates,
-                        .epoch = t->at.cursor.epoch,
-                        .loss = u->loss,
-                        .lr = u->lr,
-                        .grad_norm = u->grad_norm,
-                        .tau = t->at.tau,
-                        .bad_steps = t->at.bad_total,
-                        .unmoved = t->unmoved};
-    p.tokens_per_second = (double)u->sums.tokens / (u->seconds + 1e-9);
-    p.seconds_left = t->seconds / (double)done * (double)(t->at.updates - t->at.update);
-    p.slots = (int)t->l.cfg.block_size - 1;
-    accuracies(t, &u->sums, p.slot_accuracy);
-    watch(ctx, &p);
+static int count_parts(const train *t) {
+    int n = t->n_targets;
+    for (int i = 0; i < t->n_drafters; i++) n += t->drafter[i].n_ranks;
+    return n;
 }
 
-/* One update and what follows it; *stopped: a request was honoured. */
-static err turn(train *t, train_watch watch, void *ctx, const volatile int *stop, int *stopped) {
-    train__update u;
-    int improved = 0;
-    TRY(train__one_update(t, &u));
-    TRY(update_row(t, &u));
-    const int last = t->at.update == t->at.updates;
-    const int save = due(t, RECIPE_run_checkpoint_every) != 0,
-              judge = t->held && due(t, RECIPE_run_evaluate_every);
-    if (save || judge) t->unmoved = train__count_unmoved(t);
-    if (judge) TRY(evaluate(t, &improved));
-    report(t, &u, watch, ctx);
-    *stopped = !last && stop && *stop;
-    t->at.finished = last;
-    if (save || improved || *stopped) TRY(train__save(t));
-    return ERR_OK;
+/* A thread with a stack for kernels on it: a role works beside its device's pool. */
+static int create(part *p) {
+    pthread_attr_t attr;
+    pthread_attr_init(&attr);
+    int code = pthread_attr_setstacksize(&attr, 2 * POOL_STACK);
+    if (!code) code = pthread_create(&p->thread, &attr, part_main, p);
+    pthread_attr_destroy(&attr);
+    return code;
 }
 
-err train_run(train *t, train_watch watch, void *ctx, const volatile int *stop) {
-    int stopped = stop && *stop && t->at.update < t->at.updates;
-    while (!stopped && t->at.update < t->at.updates) TRY(turn(t, watch, ctx, stop, &stopped));
+/* Starts what it can; a thread that cannot be had is a failure of the run like any other. */
+static int start(train *t, part *parts, int n) {
+    for (int i = 0; i < n; i++) {
+        t->running++;
+        const int code = create(&parts[i]);
+        if (!code) continue;
+        t->running--;
+        train_role none = {.name = "the run"};
+        err e =
+            err_set(ERR_MEMORY, "thread %d of %d cannot be started: %s", i + 1, n, strerror(code));
+        pthread_mutex_unlock(&t->guard);
+        train__fail(t, NULL, &none, e);
+        pthread_mutex_lock(&t->guard);
+        return i;
+    }
+    return n;
+}
+
+static int is_asked_to_end(const train *t) {
+    return heart_ending(t->heart) || (t->stop && *t->stop);
+}
+
+/* Until no role runs any more, or those that do have overstayed the deadline of an ending run. A request to stop gives each
+ * drafter the time of one update first, so the deadline begins with the first role that has ended. */
+static void wait_for_all(train *t, int parts) {
+    const double allowed = (double)recipe_int(t->r, RECIPE_run_end_seconds);
+    double since = 0;
+    while (t->running > 0) {
+        struct timespec until;
+        clock_gettime(CLOCK_REALTIME, &until);
+        until.tv_nsec += 100000000;
+        if (until.tv_nsec >= 1000000000) {
+            until.tv_sec++;
+            until.tv_nsec -= 1000000000;
+        }
+        (void)pthread_cond_timedwait(&t->changed, &t->guard, &until);
+        const int ending = heart_ending(t->heart) || (is_asked_to_end(t) && t->running < parts);
+        if (!ending) since = 0;
+        if (ending && since <= 0) since = clock_seconds();
+        if (ending && clock_seconds() - since > allowed) {
+            t->abandoned = 1;
+            return;
+        }
+    }
+}
+
+static err describe_end(train *t) {
+    int stopped = 0;
+    int64_t update = -1;
+    TRY(heart_failure(t->heart));
+    for (int i = 0; i < t->n_drafters; i++) {
+        train_drafter *d = &t->drafter[i];
+        if (d->failed) return err_set(d->failed, "%s", d->failure);
+        stopped |= d->stopped;
+        if (update < 0 || d->at.update < update) update = d->at.update;
+    }
     if (!stopped) return ERR_OK;
     return err_set(ERR_STOPPED,
                    "stopped after update %" PRId64 " of %" PRId64
                    "; run the same command to continue",
-                   t->at.update, t->at.updates);
+                   update, t->plan.updates);
 }
 
-void train_memory(const train *t, train_memory_counts *out) {
-    arena_stats s, w;
-    arena_get_stats(t->state, &s);
-    arena_get_stats(t->work, &w);
-    *out = (train_memory_counts){.reserved = s.reserved + w.reserved,
-                                 .peak = s.peak + w.peak,
-                                 .system_calls = s.system_calls + w.system_calls};
+/* Those that have not ended, by name and what they did last. */
+static err describe_abandoned(train *t) {
+    err e = heart_failure(t->heart);
+    char why[1024];
+    snprintf(why, sizeof why, "%s", e ? err_text() : "the run was asked to stop");
+    err late = heart_join_all(t->heart, 0);
+    if (!late) return e;
+    log_error("%s", err_text());
+    return err_set(e ? e : ERR_INTERNAL,
+                   "%s; not every role ended within run.end_seconds, so the process ends now", why);
 }
+
+static err run_parts(train *t, part *parts, int n) {
+    int at = 0;
+    for (int i = 0; i < t->n_targets; i++) parts[at++] = (part){.t = t, .target = &t->target[i]};
+    for (int i = 0; i < t->n_drafters; i++)
+        for (int k = 0; k < t->drafter[i].n_ranks; k++)
+            parts[at++] = (part){.t = t, .rank = &t->drafter[i].rank[k]};
+    pthread_mutex_lock(&t->guard);
+    const int started = start(t, parts, n);
+    wait_for_all(t, started);
+    pthread_mutex_unlock(&t->guard);
+    if (t->abandoned) return describe_abandoned(t);
+    for (int i = 0; i < started; i++) pthread_join(parts[i].thread, NULL);
+    return describe_end(t);
+}
+
+static int is_done(const train *t) {
+    int done = 1;
+    for (int i = 0; i < t->n_drafters; i++) done &= t->drafter[i].at.update >= t->plan.updates;
+    return done;
+}
+
+static err run(train *t, const _Atomic int *stop) {
+    part *parts = NULL;
+    watchdog *w = NULL;
+    const int n = count_parts(t);
+    if (is_done(t)) return ERR_OK;
+    if (stop && *stop)
+        return err_set(ERR_STOPPED,
+                       "stopped before update %" PRId64 " of %" PRId64
+                       "; run the same command to continue",
+                       t->from_update + 1, t->plan.updates);
+    TRY(mem_new((size_t)n, sizeof *parts, &parts));
+    err e = train__start_watchdog(t, &w);
+    if (!e) e = run_parts(t, parts, n);
+    watchdog_stop(w);
+    if (!t->abandoned) mem_free(parts);
+    return e;
+}
+
+err train_run(train *t, train_watch watch, void *ctx, const _Atomic int *stop) {
+    t->watch = watch;
+    t->watch_ctx = ctx;
+    t->stop = stop;
+    err e = live_run_close(t->live, run(t, stop));
+    t->live = NULL;
+    return e;
+}
+
+int train_is_abandoned(const train *t) { return t && t->abandoned; }

@@ -10,7 +10,7 @@
 #include "io/safetensors.h"
 #include "support/numbers.h"
 #include "support/says.h"
-#include "train/adamw.h"
+#include "adamw_alone.h"
 #include "train/schedule.h"
 
 typedef struct bench {
@@ -173,6 +173,52 @@ static void bits_do_not_depend_on_threads(void **s) {
     free(first);
 }
 
+/* Two steps by `ranks` shards in turn, their sums of squares gathered by hand. */
+static void step_in_shards(bench *b, int ranks, uint64_t seed) {
+    adamw share[4];
+    adamw_report r[4];
+    const int64_t chunks = adamw_chunks(&b->l);
+    for (int k = 0; k < ranks; k++) assert_ok(adamw_share(&share[k], &b->w, ranks, k, b->a));
+    for (int i = 0; i < 2; i++) {
+        numbers_fill(b->grads, b->l.total, seed, (uint64_t)i, 1);
+        for (int k = 0; k < ranks; k++) assert_ok(adamw_norm(&share[k], b->d, b->grads));
+        for (int k = 0; k < ranks; k++)
+            for (int o = 0; o < ranks; o++)
+                memcpy(share[k].partial + share[o].first, share[o].partial + share[o].first,
+                       (size_t)(share[o].end - share[o].first) * sizeof(double));
+        for (int k = 0; k < ranks; k++) {
+            assert_ok(adamw_apply(&share[k], b->d, 1e-3, 0.1, b->params, b->grads, &r[k]));
+            assert_memory_equal(&r[k], &r[0], sizeof r[0]);
+        }
+    }
+    assert_int_equal(share[0].first, 0);
+    assert_int_equal(share[ranks - 1].end, chunks);
+}
+
+static void bits_do_not_depend_on_ranks(void **s) {
+    (void)s;
+    const adamw_config c = {
+        .beta1 = 0.9, .beta2 = 0.95, .eps = 1e-8, .weight_decay = 0.1, .clip = 0.5};
+    const uint64_t seed = numbers_seed();
+    bench one, many;
+    adamw_report r;
+    for (int ranks = 1; ranks <= 4; ranks++) {
+        open_bench(&one, &c, 70001, 33, 2);
+        open_bench(&many, &c, 70001, 33, 2);
+        for (int i = 0; i < 2; i++) {
+            numbers_fill(one.grads, one.l.total, seed, (uint64_t)i, 1);
+            assert_ok(adamw_step(&one.w, one.d, 1e-3, 0.1, one.params, one.grads, &r));
+        }
+        step_in_shards(&many, ranks, seed);
+        const size_t bytes = (size_t)one.l.total * sizeof(float);
+        assert_memory_equal(one.params, many.params, bytes);
+        assert_memory_equal(one.w.m, many.w.m, bytes);
+        assert_memory_equal(one.w.v, many.w.v, bytes);
+        close_bench(&one);
+        close_bench(&many);
+    }
+}
+
 static void schedules_at_their_corners(void **s) {
     (void)s;
     schedule c = {.kind = SCHEDULE_COSINE, .peak = 1, .min_lr = 0.1, .warmup = 0.1, .updates = 100};
@@ -204,6 +250,7 @@ int main(void) {
         cmocka_unit_test(b21_small_steps_add_up_in_fp32),
         cmocka_unit_test(b22_a_step_that_is_not_finite_changes_no_bit),
         cmocka_unit_test(bits_do_not_depend_on_threads),
+        cmocka_unit_test(bits_do_not_depend_on_ranks),
         cmocka_unit_test(schedules_at_their_corners),
     };
     return cmocka_run_group_tests_name("AdamW and schedules", tests, NULL, NULL);

@@ -12,7 +12,7 @@
 #include "support/numbers.h"
 #include "support/says.h"
 #include "support/tiny_gguf.h"
-#include "train/adamw.h"
+#include "adamw_alone.h"
 #include "train/anchors.h"
 #include "train/evaluate.h"
 #include "train/labels.h"
@@ -23,10 +23,10 @@ enum { LONGEST = 160 };
 typedef struct learner {
     files_dir dir;
     dev *d;
-    arena *a, *work;
+    arena *a, *work, *target_work;
     target *t;
     drafter_layout l;
-    float *params, *grads;
+    float *params, *grads, *taps; /* taps [LONGEST, n_taps*H] */
     adamw w;
     step s;
 } learner;
@@ -81,16 +81,35 @@ static void open_learner(learner *k, const tiny_gguf *g, int64_t block) {
     assert_ok(arena_alloc(k->a, (size_t)k->l.total, sizeof(float), &k->params));
     assert_ok(arena_alloc(k->a, (size_t)k->l.total, sizeof(float), &k->grads));
     drafter_init(&k->l, 1, k->params);
-    assert_ok(arena_create(&k->work, "work", step_bytes(k->d, k->t, &k->l, LONGEST, 1, LONGEST)));
+    assert_ok(
+        arena_alloc(k->a, LONGEST * (size_t)c.hidden, (size_t)c.n_taps * sizeof(float), &k->taps));
+    assert_ok(arena_create(&k->target_work, "target",
+                           target_forward_bytes(k->t, LONGEST, 1, dev_threads(k->d))));
+    assert_ok(arena_create(&k->work, "work", step_bytes(k->d, k->t, &k->l, LONGEST, LONGEST)));
     k->s = (step){.d = k->d, .t = k->t, .layout = &k->l, .work = k->work};
     labels_decay(4, block, k->s.decay);
 }
 static void close_learner(learner *k) {
     target_free(k->t);
     arena_destroy(k->work);
+    arena_destroy(k->target_work);
     arena_destroy(k->a);
     dev_close(k->d);
     files_end(&k->dir);
+}
+
+/* The row's taps, in memory that lives until the next call. */
+static const float *taps_of(learner *k, const data_row *row) {
+    const drafter_config *c = &k->l.cfg;
+    const target_row r = {.n = row->n,
+                          .tokens = row->tokens,
+                          .document = row->document,
+                          .position = row->position,
+                          .taps = c->taps,
+                          .n_taps = c->n_taps,
+                          .taps_out = k->taps};
+    assert_ok(target_forward(k->t, k->d, &r, k->target_work));
+    return k->taps;
 }
 
 /* Σ over documents; grads NULL: measured only. */
@@ -100,7 +119,8 @@ static step_sums pass(learner *k, const document *docs, int n, int64_t limit, in
     int32_t anchor[LONGEST];
     for (int i = 0; i < n; i++) {
         const int64_t count = anchors_row(&docs[i].row, limit, 1, epoch, anchor);
-        assert_ok(step_row(&k->s, &docs[i].row, anchor, count, k->params, grads, &sums, NULL));
+        assert_ok(step_row(&k->s, &docs[i].row, taps_of(k, &docs[i].row), anchor, count, k->params,
+                           grads, &sums, NULL));
     }
     return sums;
 }

@@ -61,7 +61,7 @@ static inline err tiny_run_open(files_dir *d, const char *const *extra, const tr
 
 /* Opens, runs, closes. */
 static inline err tiny_run(files_dir *d, const char *const *extra, train_watch watch, void *ctx,
-                           const volatile int *stop) {
+                           const _Atomic int *stop) {
     recipe *r;
     train *t;
     TRY(tiny_run_open(d, extra, NULL, &r, &t));

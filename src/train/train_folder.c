@@ -1,0 +1,83 @@
+/* The run folder: owned by one process at a time, swept of what a killed one left, and cleared for a fresh start.
+ *
+ * A folder that holds other people's files is refused before anything is written. A finished run is not thrown away by a
+ * flag. What a checkpoint is and when one is written is not decided here. */
+#include "core/file.h"
+#include "train/train_parts.h"
+#include <stdio.h>
+#include <string.h>
+
+err train__write_text(const char *dir, const char *name, const char *text, size_t n) {
+    char path[TRAIN_PATH];
+    file_writer *w = NULL;
+    TRY(file_join(path, sizeof path, dir, name));
+    TRY(file_writer_open(&w, path));
+    err e = file_write(w, text, n);
+    if (e) {
+        file_abort(&w);
+        return e;
+    }
+    return file_commit(&w);
+}
+
+/* Forgets an unfinished run of the folder; a finished one is not thrown away by a flag. */
+err train__clear_folder(const train_drafter *d) {
+    static const char *const names[] = {"checkpoints", "drafter", "best", "metrics.jsonl"};
+    char path[TRAIN_PATH];
+    if (d->found[0]) {
+        checkpoint_state old;
+        TRY(checkpoint_read_state(d->found, &old));
+        const int finished = old.finished;
+        checkpoint_state_free(&old);
+        if (finished)
+            return err_set(ERR_REFUSED,
+                           "%s holds a finished run, which a fresh start would destroy; choose "
+                           "another run.out or remove the folder",
+                           d->folder);
+    }
+    for (size_t i = 0; i < sizeof names / sizeof *names; i++) {
+        TRY(file_join(path, sizeof path, d->folder, names[i]));
+        TRY(file_remove_tree(path));
+    }
+    return ERR_OK;
+}
+
+/* Whether the folder is a run's or empty: files of others (a recipe.yaml above all) are not overwritten. */
+static err check_folder(const train *t) {
+    char **names = NULL, other[256] = "";
+    int n = 0, ours = 0;
+    TRY(file_list(t->run, &names, &n));
+    for (int i = 0; i < n; i++) {
+        ours |= !strcmp(names[i], "lock") || !strcmp(names[i], "checkpoints") ||
+                !strcmp(names[i], "drafters");
+        if (strncmp(names[i], ".tmp-", 5)) snprintf(other, sizeof other, "%.200s", names[i]);
+    }
+    file_names_free(names, n);
+    if (ours || !other[0]) return ERR_OK;
+    return err_set(ERR_REFUSED,
+                   "%s is no run folder and holds other files (%s); choose a new run.out", t->run,
+                   other);
+}
+
+err train__own_folder(train *t) {
+    char path[TRAIN_PATH];
+    TRY(file_make_dirs(t->run));
+    TRY(check_folder(t));
+    TRY(file_join(path, sizeof path, t->run, "lock"));
+    err e = file_lock(path, &t->lock);
+    if (e) {
+        t->lock = -1;
+        return err_context(e, "run folder %s is in use: ", t->run);
+    }
+    return ERR_OK;
+}
+
+err train__sweep_folder(const char *dir) {
+    static const char *const names[] = {".", "checkpoints", "drafter"};
+    char path[TRAIN_PATH];
+    for (size_t i = 0; i < sizeof names / sizeof *names; i++) {
+        TRY(file_join(path, sizeof path, dir, names[i]));
+        if (file_is_dir(path)) TRY(file_sweep(path));
+    }
+    return ERR_OK;
+}

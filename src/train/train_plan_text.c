@@ -1,0 +1,71 @@
+/* The plan as a person reads it: what is trained on what, how much, where, and the bytes of every role by device.
+ *
+ * Figures come from the plan alone. Lines of one device stand together, in the order of the devices. It computes nothing
+ * and decides nothing. */
+#include "core/clock.h"
+#include "train/train_parts.h"
+#include <inttypes.h>
+#include <string.h>
+
+static err drafter_lines(const train *t, str *out) {
+    char a[32];
+    for (int i = 0; i < t->n_drafters; i++) {
+        const train_drafter *d = &t->drafter[i];
+        const drafter_config *c = &d->l.cfg;
+        TRY(str_printf(out,
+                       "drafter   %s%s%" PRId64 " layers, block of %" PRId64 ", mask token %" PRId32
+                       ", taps",
+                       d->name, d->name[0] ? ": " : "", c->layers, c->block_size, c->mask_token));
+        for (int k = 0; k < c->n_taps; k++) TRY(str_printf(out, " %" PRId64, c->taps[k]));
+        TRY(str_printf(out, ", %s parameters", str_thousands(t->plan.drafters[i].params, a)));
+        if (d->n_ranks > 1) TRY(str_printf(out, ", data parallel over %d devices", d->n_ranks));
+        TRY(str_printf(out, "\n"));
+    }
+    return ERR_OK;
+}
+
+static err memory_line(const train_plan_line *l, str *out) {
+    char bytes[24];
+    return str_printf(out, "  %-8s %-34s %-30s %12s\n", l->device, l->role, l->name,
+                      str_bytes((double)l->bytes, bytes));
+}
+
+/* Host first, then device by device. */
+static err memory_lines(const train *t, str *out) {
+    const train_plan *p = &t->plan;
+    char bytes[24];
+    TRY(str_printf(out, "memory\n"));
+    for (int at = -1; at < t->n_devices; at++) {
+        const char *device = at < 0 ? "" : t->device[at].name;
+        for (int i = 0; i < p->n_lines; i++)
+            if (!strcmp(p->lines[i].device, device)) TRY(memory_line(&p->lines[i], out));
+    }
+    TRY(str_printf(out, "  %-74s %12s\n", "in all", str_bytes((double)p->total_bytes, bytes)));
+    return str_printf(out, "  %-74s %12s\n", "libraries and buffers, at most",
+                      str_bytes((double)p->allowance, bytes));
+}
+
+err train_plan_text(const train *t, str *out) {
+    const train_plan *p = &t->plan;
+    char a[32], b[32], c[32], span[16];
+    TRY(str_printf(out, "target    %s, %s parameters\n", target_path(t->t),
+                   str_thousands(p->target_params, a)));
+    TRY(drafter_lines(t, out));
+    TRY(str_printf(out, "devices   %s\n", p->placement));
+    TRY(str_printf(out, "data      %s documents, %s tokens, %s supervised\n",
+                   str_thousands(p->documents, a), str_thousands(p->tokens, b),
+                   str_thousands(p->supervised, c)));
+    TRY(str_printf(out, "rows      %s per epoch, at most %s tokens and %s anchors\n",
+                   str_thousands(p->rows_per_epoch, a), str_thousands(p->max_row_tokens, b),
+                   str_thousands(p->max_row_anchors, c)));
+    TRY(str_printf(out, "updates   %s of up to %s tokens", str_thousands(p->updates, a),
+                   str_thousands(t->tokens_per_step, b)));
+    if (t->from_update) TRY(str_printf(out, ", %s of them done", str_thousands(t->from_update, a)));
+    TRY(str_printf(out, "\nwork      %.3g FLOP per epoch", p->flops_per_epoch));
+    if (p->seconds_estimate > 0)
+        TRY(str_printf(out, ", about %s in all on this machine",
+                       clock_span(p->seconds_estimate, span)));
+    TRY(str_printf(out, "\n"));
+    TRY(memory_lines(t, out));
+    return str_printf(out, "first document, what is supervised in brackets\n%s\n", p->preview);
+}
