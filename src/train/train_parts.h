@@ -21,7 +21,12 @@
 #include "train/train.h"
 #include <pthread.h>
 
-enum { TRAIN_PATH = 4096, TRAIN_MAX_CPUS = 64, TRAIN_MAX_DEVICES = 64, TRAIN_MAX_DRAFTERS = LIVE_DRAFTERS };
+enum {
+    TRAIN_PATH = 4096,
+    TRAIN_MAX_CPUS = 64,
+    TRAIN_MAX_DEVICES = 64,
+    TRAIN_MAX_DRAFTERS = LIVE_DRAFTERS
+};
 
 typedef struct train_device {
     char name[16];
