@@ -70,13 +70,13 @@ static err look(parts *p, const args *a) {
         err_clear();
         return ERR_OK;
     }
-    dev_isa isa = dev_get_isa(d);
+    int slow = dev_get_isa(d) == DEV_ISA_PORTABLE;
     doctor_finding_say(p->devices, "kernels",
-                       isa == DEV_ISA_PORTABLE
-                           ? "this CPU, or PACELINE_ISA, allows portable kernels "
-                             "only: expect low speed"
-                           : NULL,
-                       "for %s, on %d threads", dev_isa_name(isa), dev_threads(d));
+                       !slow                       ? NULL
+                       : env_get(ENV_PACELINE_ISA) ? "take PACELINE_ISA out of the environment"
+                                                   : "use a CPU with AVX2 or AVX-512",
+                       "%s, on %d threads%s", dev_isa_name(dev_get_isa(d)), dev_threads(d),
+                       slow ? ": expect low speed" : "");
     doctor_libraries_matrix(p->libraries, p->library_list, d);
     dev_close(d);
     return ERR_OK;

@@ -157,7 +157,7 @@ int doctor_gpu_look(json_t *list, json_t *devices, const doctor_roots *roots, ch
     } else if (a->code == ERR_IO) {
         say_absent(list, roots);
     } else if (a->code) {
-        doctor_finding_add(list, "GPU", a->why, "mend the driver as said");
+        doctor_finding_error(list, "GPU", a->why);
     } else {
         snprintf(cuda, 16, "%s", r->cuda);
         doctor_finding_say(list, "driver", NULL, "%s, serves CUDA %s", r->driver, r->cuda);

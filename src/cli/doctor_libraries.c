@@ -78,7 +78,7 @@ static void say_found(json_t *list, json_t *libraries, const shared_lib_spec *s,
         doctor_finding_say(list, s->name, fix, "cannot be used%s%s: %s", r->path[0] ? ", " : "",
                            r->path, r->fault);
     else if (e)
-        doctor_finding_add(list, s->name, err_text(), fix);
+        doctor_finding_error(list, s->name, err_text());
     else
         doctor_finding_say(list, s->name, NULL, "%-8s %s%s", r->version, r->path,
                            r->resident   ? " (preloaded)"
@@ -114,7 +114,7 @@ void doctor_libraries_cuda(json_t *list, json_t *libraries, int driver, const ch
         doctor_finding_say(list, "CUDA", NULL, "not found, and not needed without a GPU: %s",
                            absent);
     if (cuda_libs_check_driver(cuda, nvrtc)) {
-        doctor_finding_add(list, "CUDA", err_text(), "bring driver and toolkit to one generation");
+        doctor_finding_error(list, "CUDA", err_text());
         err_clear();
     }
 }

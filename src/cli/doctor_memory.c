@@ -70,7 +70,8 @@ static int largest(const doctor_roots *roots, holder top[DOCTOR_MEMORY_HOLDERS])
     return n;
 }
 
-static json_t *look_holders(json_t *list, const doctor_roots *roots) {
+/* All of them as objects; those that hold a thousandth of the memory or more as findings, too. */
+static json_t *look_holders(json_t *list, const doctor_roots *roots, double memory) {
     holder top[DOCTOR_MEMORY_HOLDERS];
     json_t *holders = json_array();
     int n = largest(roots, top);
@@ -81,8 +82,9 @@ static json_t *look_holders(json_t *list, const doctor_roots *roots) {
         snprintf(path, sizeof path, "%u/status", top[i].pid);
         if (!command[0] && doctor_roots_line(roots->proc, path, "Name:", name, sizeof name))
             snprintf(command, sizeof command, "%s", name);
-        doctor_finding_say(list, "holder", NULL, "%-9s pid %-7u %-9s %s",
-                           str_bytes(top[i].bytes, a), top[i].pid, user, command);
+        if (top[i].bytes >= memory / 1000)
+            doctor_finding_say(list, "holder", NULL, "%-9s pid %-7u %-9s %s",
+                               str_bytes(top[i].bytes, a), top[i].pid, user, command);
         json_t *h = json_object();
         json_object_set_new(h, "pid", json_integer(top[i].pid));
         json_object_set_new(h, "user", json_string(user));
@@ -150,6 +152,6 @@ void doctor_memory_look(json_t *list, json_t *devices, const doctor_roots *roots
     json_object_set_new(d, "memory_total", all < 0 ? json_null() : json_integer((json_int_t)all));
     json_object_set_new(d, "memory_available",
                         left < 0 ? json_null() : json_integer((json_int_t)left));
-    json_object_set_new(d, "holders", look_holders(list, roots));
+    json_object_set_new(d, "holders", look_holders(list, roots, all));
     json_array_append_new(devices, d);
 }

@@ -22,20 +22,21 @@
 #define DOTTED2(a, b)    NUMBER(a) "." NUMBER(b)
 #define DOTTED3(a, b, c) DOTTED2(a, b) "." NUMBER(c)
 
-/* prefix: of its functions. minimum: the oldest release that has every call we make. */
+/* file: how its name begins. prefix: of its functions. minimum: the oldest release that has every call we make. */
 static const struct row {
-    const char *name, *prefix, *symbol;
+    const char *name, *file, *prefix, *symbol;
     enum { TEXT_CALL, PCRE, PNG } how;
     const char *built, *minimum;
 } rows[] = {
-    {"jansson", "json", "jansson_version_str", TEXT_CALL, JANSSON_VERSION, "2.11"},
-    {"libyaml", "yaml_", "yaml_get_version_string", TEXT_CALL, NULL, "0.1.5"},
-    {"PCRE2", "pcre2_", "pcre2_config_8", PCRE, DOTTED2(PCRE2_MAJOR, PCRE2_MINOR), "10.30"},
-    {"utf8proc", "utf8proc_", "utf8proc_version", TEXT_CALL,
+    {"jansson", "libjansson", "json", "jansson_version_str", TEXT_CALL, JANSSON_VERSION, "2.11"},
+    {"libyaml", "libyaml", "yaml_", "yaml_get_version_string", TEXT_CALL, NULL, "0.1.5"},
+    {"PCRE2", "libpcre2-8", "pcre2_", "pcre2_config_8", PCRE, DOTTED2(PCRE2_MAJOR, PCRE2_MINOR),
+     "10.30"},
+    {"utf8proc", "libutf8proc", "utf8proc_", "utf8proc_version", TEXT_CALL,
      DOTTED3(UTF8PROC_VERSION_MAJOR, UTF8PROC_VERSION_MINOR, UTF8PROC_VERSION_PATCH), "2.2"},
-    {"zstd", "ZSTD_", "ZSTD_versionString", TEXT_CALL, ZSTD_VERSION_STRING, "1.4.0"},
-    {"libpng", "png_", "png_get_libpng_ver", PNG, PNG_LIBPNG_VER_STRING, "1.6.0"},
-    {"SQLite", "sqlite3_", "sqlite3_libversion", TEXT_CALL, NULL, "3.24"},
+    {"zstd", "libzstd", "ZSTD_", "ZSTD_versionString", TEXT_CALL, ZSTD_VERSION_STRING, "1.4.0"},
+    {"libpng", "libpng", "png_", "png_get_libpng_ver", PNG, PNG_LIBPNG_VER_STRING, "1.6.0"},
+    {"SQLite", "libsqlite3", "sqlite3_", "sqlite3_libversion", TEXT_CALL, NULL, "3.24"},
 };
 enum { ROWS = sizeof rows / sizeof rows[0] };
 
@@ -128,12 +129,9 @@ static const char *home_of(const char *function, const char **name) {
     for (int i = 0; i < ROWS; i++) {
         if (!starts(function, rows[i].prefix)) continue;
         *name = rows[i].name;
-        static const char *const files[ROWS] = {"libjansson",  "libyaml", "libpcre2-8",
-                                                "libutf8proc", "libzstd", "libpng",
-                                                "libsqlite3"};
         for (const struct link_map *m = _r_debug.r_map; m; m = m->l_next) {
             const char *slash = strrchr(m->l_name, '/');
-            if (starts(slash ? slash + 1 : m->l_name, files[i])) return m->l_name;
+            if (starts(slash ? slash + 1 : m->l_name, rows[i].file)) return m->l_name;
         }
     }
     return NULL;

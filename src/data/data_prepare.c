@@ -110,7 +110,14 @@ static err take_result(preparer *p, size_t file, const data__task *t, const data
     return data__out_document(p->out, entry, t->bytes + r->at);
 }
 
-/* Looks at the disk before the first byte is written and now and then, with what documents took so far. */
+/* Bytes of the index and its like, which a new generation copies. */
+static double old_parts(const preparer *p) {
+    double bytes = 0;
+    for (int i = 0; i < DATA__PARTS; i++) bytes += (double)p->m.part[i].bytes;
+    return bytes;
+}
+
+/* Looks at the disk before the first document is written and now and then, with what documents took so far. */
 static err look_at_room(preparer *p, const data__task *tasks, int n, const char *path) {
     const double rest = (double)(p->pulse.bytes_all - p->pulse.bytes_done);
     const double bytes = n ? (double)(tasks[n - 1].end - tasks[0].from) : 0;
@@ -121,8 +128,6 @@ static err look_at_room(preparer *p, const data__task *tasks, int n, const char 
     p->written += need;
     p->read += bytes;
     if (!p->store.dir || p->read < p->room_at) return ERR_OK;
-    if (p->room_at == 0)
-        for (int i = 0; i < DATA__PARTS; i++) need += (double)p->m.part[i].bytes;
     p->room_at = p->read + ROOM_EVERY;
     if (rest > bytes) need += p->written / p->read * (rest - bytes);
     return data__store_room(p->store.dir, need, path);
@@ -362,6 +367,7 @@ static err prepare_new(preparer *p) {
     if (p->n_old)
         log_info("%s: the store's rows are kept and only what is new is prepared", p->store.dir);
     m->generation++;
+    if (p->store.dir) TRY(data__store_room(p->store.dir, old_parts(p), p->set->paths[0]));
     TRY(data__out_open(&p->out, p->set, &p->store, m, p->cfg->shard_bytes));
     TRY(data__lines_open(&p->lines, p->cfg, &p->pulse));
     TRY(mem_grow(&m->files, &m->files_cap, n, sizeof *m->files));

@@ -134,8 +134,10 @@ static int cell_is_right(const struct check_case *s, const operands *x, int at) 
     int i = at / x->ldc, j = at % x->ldc;
     double sum = 0, size = 0;
     if (i >= s->m || j >= s->n) return x->c[at] == 77.0f;
+    int step_a = s->ta ? x->lda : 1, step_b = s->tb ? 1 : x->ldb;
+    const float *a = x->a + (s->ta ? i : i * x->lda), *b = x->b + (s->tb ? j * x->ldb : j);
     for (int k = 0; k < s->k; k++) {
-        double p = (double)entry(i, k, s->ta, s->integers) * entry(k, j, 2 + s->tb, s->integers);
+        double p = (double)a[k * step_a] * b[k * step_b];
         sum += p;
         size += fabs(p);
     }

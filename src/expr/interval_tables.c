@@ -220,7 +220,7 @@ err interval_tables_tie(interval_tables **out, const interval_tables *t, int64_t
     int16_t at[IR_MAX_NODES + IR_SLACK];
     *out = NULL;
     TRY(arena_alloc(a, 1, sizeof *tied, &tied));
-    TRY(mem_new(1, sizeof *b, &b));
+    TRY(ir__build_new(&b, 4 * t->prog.n + 64));
     *tied = *t; /* both positions carry their offset already */
     int kv =
         ir__op(b, IR_ADD_I, ir__var(b, IR_Q), ir__int(b, ops_add(shift, ops_sub(t->kv0, t->q0))));

@@ -184,6 +184,17 @@ err train__place(train *t) {
     return check_limits(t);
 }
 
+/* Ranks of a drafter must round alike, so all devices compute with the same build of the same library. */
+static err check_libraries(const train *t) {
+    library_record_list *lists;
+    err e = ERR_OK;
+    TRY(mem_new((size_t)t->n_devices, sizeof *lists, &lists));
+    for (int i = 0; i < t->n_devices && !e; i++) e = dev_libraries(t->device[i].d, &lists[i]);
+    if (!e) e = library_record_agree(lists, t->n_devices);
+    mem_free(lists);
+    return e;
+}
+
 /* Every device its share of the threads; the first ones one more where it does not come out even. */
 err train__open_devices(train *t) {
     const int threads = dev_threads(t->loader), n = t->n_devices;
@@ -202,7 +213,7 @@ err train__open_devices(train *t) {
     }
     if (t->loader) dev_close(t->loader);
     t->loader = NULL;
-    return ERR_OK;
+    return check_libraries(t);
 }
 
 void train__close_devices(train *t) {

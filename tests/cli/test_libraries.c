@@ -3,6 +3,7 @@
  * Whatever lies on LD_LIBRARY_PATH or in LD_PRELOAD, a run has the bits that it has without, or it is refused with the
  * file's path before it begins. `doctor` says which file serves and what to do. Needs no GPU: the stubs of tests/interpose
  * stand for NVML, NCCL, a matrix library, jansson and PCRE2. */
+#include "cli/linked.h"
 #include "io/json.h"
 #include "support/run.h"
 #include "support/stubs.h"
@@ -12,6 +13,7 @@
 #include <stddef.h>
 #include <stdint.h>
 #include <cmocka.h>
+#include "support/says.h"
 #include <stdlib.h>
 #include <sys/stat.h>
 
@@ -141,6 +143,40 @@ static void b59_linked_libraries_on_the_path(void **state) {
     assert_non_null(strstr(r.text, "rubbish/libjansson.so.4"));
 }
 
+static void b59_headers_against_the_library(void **state) {
+    (void)state;
+    char note[256];
+    linked_lib l = {.name = "jansson",
+                    .path = "/x/libjansson.so.4",
+                    .version = "2.14",
+                    .built = "2.14",
+                    .minimum = "2.11"};
+    assert_ok(linked_judge(&l));
+    linked_note(&l, note, sizeof note);
+    assert_string_equal(note, "");
+    snprintf(l.version, sizeof l.version, "2.12"); /* headers newer: told, both numbers */
+    assert_ok(linked_judge(&l));
+    linked_note(&l, note, sizeof note);
+    assert_non_null(strstr(note, "2.14"));
+    assert_non_null(strstr(note, "2.12"));
+    snprintf(l.version, sizeof l.version, "2.20"); /* the library newer: fine within a generation */
+    assert_ok(linked_judge(&l));
+    linked_note(&l, note, sizeof note);
+    assert_string_equal(note, "");
+    snprintf(l.version, sizeof l.version, "3.0");
+    assert_says(linked_judge(&l), ERR_REFUSED, "3.0", "/x/libjansson.so.4", "2.14",
+                "build the program anew");
+    snprintf(l.version, sizeof l.version, "2.7");
+    assert_says(linked_judge(&l), ERR_REFUSED, "2.7", "/x/libjansson.so.4", "2.11", "2.14");
+    linked_lib found[LINKED_MAX]; /* and what this test itself is linked with would serve */
+    int n = linked_list(found);
+    assert_true(n >= 1);
+    for (int i = 0; i < n; i++) {
+        assert_ok(linked_judge(&found[i]));
+        assert_true(found[i].path[0] && found[i].version[0]);
+    }
+}
+
 /* ---- doctor ---- */
 
 static json_t *doctor(const char *const *env) {
@@ -218,13 +254,13 @@ static void gpus_by_nvml(void **state) {
 
 static void broken_drivers(void **state) {
     static const struct {
-        const char *stub, *text;
+        const char *stub, *text, *fix;
     } cases[] = {
-        {"nvml_old", "NVML 11.470.82.01 at"},
-        {"nvml_less", "has no nvmlDeviceGetCount_v2"},
-        {"nvml_failing",
-         "'Driver/library version mismatch'; the driver was updated under a running"},
-        {"nvml_crash", "ends the process (signal 11)"},
+        {"nvml_old", "NVML 11.470.82.01 at", "install an NVIDIA driver, 525 or later"},
+        {"nvml_less", "has no nvmlDeviceGetCount_v2", "install an NVIDIA driver"},
+        {"nvml_failing", "says 'Driver/library version mismatch'",
+         "the driver was updated under a running kernel module: reboot"},
+        {"nvml_crash", "ends the process (signal 11)", "reinstall the NVIDIA driver"},
     };
     (void)state;
     for (size_t i = 0; i < sizeof cases / sizeof cases[0]; i++) {
@@ -232,7 +268,7 @@ static void broken_drivers(void **state) {
         stubs_link(&dir, cases[i].stub, "libnvidia-ml.so.1", cases[i].stub);
         json_t *root = doctor(
             (const char *const[]){variable(path, "LD_LIBRARY_PATH", cases[i].stub, NULL), NULL});
-        SAYS(root, "GPU", cases[i].text, "");
+        SAYS(root, "GPU", cases[i].text, cases[i].fix);
         assert_null(named(root, "devices", "cuda:0"));
         json_decref(root);
     }
@@ -280,6 +316,7 @@ int main(void) {
         cmocka_unit_test(b59_start_prints_path_and_version_of_each),
         cmocka_unit_test(b59_wrong_matrix_library_on_the_path),
         cmocka_unit_test(b59_linked_libraries_on_the_path),
+        cmocka_unit_test(b59_headers_against_the_library),
         cmocka_unit_test(gpus_by_nvml),
         cmocka_unit_test(broken_drivers),
         cmocka_unit_test(b59_nccl_by_path_and_preload),

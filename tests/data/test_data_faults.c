@@ -250,7 +250,7 @@ typedef struct beats {
     int n;
     int64_t lines, done, all;
     int stop_after; /* 0: never */
-    volatile int stop;
+    _Atomic int stop;
     pid_t release; /* sent SIGCONT at the third beat */
 } beats;
 

@@ -176,7 +176,7 @@ static void b18_each_ingredient_is_a_miss_and_nothing_a_hit(void **state) {
     miss_and_back(path, &was, &now, "the chat template is another");
     chat_template_free(plain);
     /* one character of the tokenizer's file */
-    tokenizer *t = fixture_tokenizer(f->dir, "<gh_stars>", "<gh_stats>");
+    tokenizer *t = smollm2_tokenizer(f->dir, "<gh_stars>", "<gh_stats>");
     assert_ok(chat_template_open(&same, "auto", t));
     now = was;
     now.tok = t;
