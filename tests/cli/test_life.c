@@ -282,7 +282,8 @@ static void one_signal_saves_and_stops(void **state) {
 static void two_interrupts_stop_at_once(void **state) {
     (void)state;
     /* Updates of many seconds: the first interrupt cannot be honoured soon. */
-    const pid_t pid = START("train", recipe, "--quiet", "run.tokens_per_step=1000000");
+    const pid_t pid =
+        START("train", recipe, "--quiet", "run.tokens_per_step=1000000", "run.max_updates=2");
     while (!file_exists(files_at(&dir, "run/live.json"))) pause_ms(5);
     pause_ms(300);
     kill(pid, SIGINT);
