@@ -296,8 +296,12 @@ err blockmask_check(const block_mask *given, const block_mask_args *args, int64_
     TRY(blockmask_fits(given, args->batch, args->heads, args->q_len, args->kv_len));
     TRY(arena_create(&a, "mask check", 0));
     err e = blockmask_build(&real, &own, a, NULL);
-    const int64_t batch = e ? 0 : given->batch > real.batch ? given->batch : real.batch,
-                  heads = e ? 0 : given->heads > real.heads ? given->heads : real.heads;
+    const int64_t batch = e                           ? 0
+                          : given->batch > real.batch ? given->batch
+                                                      : real.batch,
+                  heads = e                           ? 0
+                          : given->heads > real.heads ? given->heads
+                                                      : real.heads;
     for (int64_t b = 0; !e && b < batch; b++)
         for (int64_t h = 0; !e && h < heads; h++)
             for (int64_t q = 0; !e && q < given->q_tiles; q++)
