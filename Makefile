@@ -157,11 +157,12 @@ $(BUILD)/tests/interpose/count.so: tests/interpose/count.c $(BUILD)/flags
 	$(CC) $(CSTD) $(OPT) $(WARN) -shared -fPIC -o $@ $< -ldl
 
 # Libraries that stand for others: tests/interpose/KIND_stub.c as each VERSION that it knows, named KIND_VERSION.so.
-stub_names := nccl_21600 nccl_22800 nccl_0 nvml_two nvml_old nvml_less nvml_failing nvml_crash \
+stub_names := nccl_21600 nccl_22800 nccl_0 nvml_two nvml_old nvml_less nvml_failing nvml_crash nvrtc_13 nvrtc_old nvrtc_less \
               blas_right blas_wrong blas_unsteady blas_crash blas_wide jansson_old jansson_bare pcre2_bare
 stubs := $(stub_names:%=$(BUILD)/tests/interpose/%.so)
 soname_nccl := libnccl.so.2
 soname_nvml := libnvidia-ml.so.1
+soname_nvrtc := libnvrtc.so.13
 soname_blas := libopenblas.so.0
 soname_jansson := libjansson.so.4
 soname_pcre2 := libpcre2-8.so.0
@@ -173,7 +174,7 @@ $(stubs): tests/interpose/$$(call stub_kind,$$@)_stub.c $(BUILD)/flags
 	$(call short,stub)
 	$(Q)$(CC) $(CSTD) $(OPT) $(WARN) $(call stub_flags,$(lastword $(subst _, ,$(basename $(notdir $@))))) -shared -fPIC \
 	  -Wl,-soname,$(soname_$(call stub_kind,$@)) -o $@ $<
-$(foreach t,cli/test_doctor cli/test_doctor_machine cli/test_libraries dev/test_shared_lib dev/test_blas,$(BUILD)/tests/$t): | $(stubs)
+$(foreach t,cli/test_doctor cli/test_doctor_machine cli/test_libraries cli/test_warmup dev/test_shared_lib dev/test_blas,$(BUILD)/tests/$t): | $(stubs)
 
 test: $(program) $(test_bins) $(BUILD)/tests/interpose/count.so $(BUILD)/tests/cli/make_tiny ## all tests; ends with 'N passed, N failed, N skipped'
 	@PACELINE_PROGRAM=$(BUILD)/paceline tools/runtests.sh $(BUILD) $(test_bins) $(test_scripts)
