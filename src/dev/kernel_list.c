@@ -27,25 +27,29 @@ static err copy_text(arena *a, const kernel_text *from, kernel_text *to) {
     return ERR_OK;
 }
 
-/* Embedded texts are constants of the program and stay where they are. */
 static err copy_spec(arena *a, const kernel_spec *from, kernel_spec *to) {
     const kernel_text **headers;
-    kernel_text *hooks;
+    kernel_text *texts; /* the source, then headers, then hooks */
     const char **options;
-    char *name;
+    char *name, *option;
+    int n = 0;
     *to = *from;
     TRY(arena_alloc(a, (size_t)from->n_headers, sizeof *headers, &headers));
-    TRY(arena_alloc(a, (size_t)from->n_hooks, sizeof *hooks, &hooks));
+    TRY(arena_alloc(a, 1 + (size_t)from->n_headers + (size_t)from->n_hooks, sizeof *texts, &texts));
     TRY(arena_alloc(a, (size_t)from->n_options, sizeof *options, &options));
     TRY(arena_strdup(a, from->name, &name));
-    for (int i = 0; i < from->n_headers; i++) headers[i] = from->headers[i];
-    for (int i = 0; i < from->n_hooks; i++) TRY(copy_text(a, &from->hooks[i], &hooks[i]));
+    TRY(copy_text(a, from->source, &texts[n++]));
+    for (int i = 0; i < from->n_headers; i++) {
+        TRY(copy_text(a, from->headers[i], &texts[n]));
+        headers[i] = &texts[n++];
+    }
+    to->hooks = &texts[n];
+    for (int i = 0; i < from->n_hooks; i++) TRY(copy_text(a, &from->hooks[i], &texts[n++]));
     for (int i = 0; i < from->n_options; i++) {
-        char *option;
         TRY(arena_strdup(a, from->options[i], &option));
         options[i] = option;
     }
-    to->name = name, to->headers = headers, to->hooks = hooks, to->options = options;
+    to->name = name, to->source = texts, to->headers = headers, to->options = options;
     return ERR_OK;
 }
 
