@@ -112,6 +112,10 @@ $(BUILD)/obj/%.o: %.c $(BUILD)/flags
 	$(call short,cc  )
 	$(Q)$(CC) $(CFLAGS_ALL) $(if $(filter tests/%,$<),-Itests) $(call isa_flags,$<) -MMD -MP -c $< -o $@
 
+# Device text lies in these objects as it is.
+$(BUILD)/obj/src/expr/expr_cuda_text.o: $(wildcard src/expr/kernels/*)
+$(BUILD)/obj/src/flex/flex_cuda_text.o: $(wildcard src/flex/kernels/*)
+
 define folder_rules
 $(BUILD)/lib/lib$1.a: $(patsubst %.c,$(BUILD)/obj/%.o,$(wildcard src/$1/*.c))
 	@mkdir -p $$(@D)
