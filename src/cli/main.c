@@ -6,14 +6,13 @@
 #include "core/env.h"
 #include "core/log.h"
 #include "core/pool.h"
+#include "paceline/flex.h"
 #include <errno.h>
 #include <fcntl.h>
 #include <pthread.h>
 #include <signal.h>
 #include <stdio.h>
 #include <string.h>
-
-#define PACELINE_VERSION "0.1.0"
 
 static const command *const commands[] = {
     &command_train, &command_plan,   &command_generate, &command_regenerate, &command_bench,
@@ -22,7 +21,7 @@ static const command *const commands[] = {
 enum { COMMANDS = sizeof commands / sizeof commands[0] };
 
 static void print_help(FILE *f) {
-    fprintf(f, "paceline " PACELINE_VERSION
+    fprintf(f, "paceline " PL_VERSION
                ": trains DFlash drafters for speculative decoding and decodes with them\n\n"
                "usage: paceline COMMAND [options]\n\ncommands:\n");
     for (int i = 0; i < COMMANDS; i++)
@@ -142,7 +141,7 @@ int main(int argc, char **argv) {
         return finish(NULL);
     }
     if (!strcmp(argv[1], "--version")) {
-        printf("paceline " PACELINE_VERSION "\n");
+        printf("paceline " PL_VERSION "\n");
         return finish(NULL);
     }
     for (int i = 0; i < COMMANDS; i++)
