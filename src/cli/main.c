@@ -6,7 +6,7 @@
 #include "core/env.h"
 #include "core/log.h"
 #include "core/pool.h"
-#include "paceline/flex.h"
+#include "core/version.h"
 #include <errno.h>
 #include <fcntl.h>
 #include <pthread.h>
@@ -15,13 +15,14 @@
 #include <string.h>
 
 static const command *const commands[] = {
-    &command_train, &command_plan,   &command_generate, &command_regenerate, &command_bench,
-    &command_probe, &command_attend, &command_mask,     &command_inspect,    &command_doctor,
+    &command_train,    &command_plan,       &command_status,  &command_stop,
+    &command_generate, &command_regenerate, &command_bench,   &command_probe,
+    &command_attend,   &command_mask,       &command_inspect, &command_doctor,
 };
 enum { COMMANDS = sizeof commands / sizeof commands[0] };
 
 static void print_help(FILE *f) {
-    fprintf(f, "paceline " PL_VERSION
+    fprintf(f, "paceline " VERSION_TEXT
                ": trains DFlash drafters for speculative decoding and decodes with them\n\n"
                "usage: paceline COMMAND [options]\n\ncommands:\n");
     for (int i = 0; i < COMMANDS; i++)
@@ -141,7 +142,7 @@ int main(int argc, char **argv) {
         return finish(NULL);
     }
     if (!strcmp(argv[1], "--version")) {
-        printf("paceline " PL_VERSION "\n");
+        printf("paceline " VERSION_TEXT "\n");
         return finish(NULL);
     }
     for (int i = 0; i < COMMANDS; i++)

@@ -86,6 +86,12 @@ static int64_t common_divisor(int64_t x, int64_t y) {
     return x;
 }
 
+static int is_constant(const builder *b, int id, int64_t *v) {
+    const ir_node *n = &b->p->node[id];
+    *v = n->k.i;
+    return n->op == IR_CONST && n->type == EXPR_INT;
+}
+
 /* Term i or the next one with a coefficient that is not 0. */
 static int next_term(const affine_form *f, int i) {
     while (i < f->n && f->term[i].coef == 0) i++;
@@ -123,6 +129,29 @@ static void find_direction(builder *b, affine_form *f) {
     b->dir[b->n++] = f;
 }
 
+/* What the value is modulo the common divisor of its terms' steps; a rest by k of a form keeps that form's congruence
+ * modulo their common divisor. */
+static void find_congruence(const builder *b, affine_form *f) {
+    int64_t step = 0, rest = f->constant;
+    int bad = 0;
+    for (int i = 0; i < f->n; i++) {
+        affine_term *t = &f->term[i];
+        const ir_node *n = &b->p->node[t->node];
+        int64_t own = 1, k = 0, part;
+        if (!t->divisor && n->op == IR_MOD_I && is_constant(b, n->arg[1], &k) && k > 0)
+            t->rest_of = b->t->of[n->arg[0]];
+        if (t->rest_of) {
+            f->rests = 1;
+            own = common_divisor(k, t->rest_of->step);
+            bad |= affine__add_product(&rest, t->coef, ops_mod(t->rest_of->remainder, own));
+        }
+        if (__builtin_mul_overflow(magnitude(t->coef), own, &part)) part = magnitude(t->coef);
+        step = common_divisor(part, step);
+    }
+    f->step = bad ? 1 : step;
+    f->remainder = rest;
+}
+
 static err keep(builder *b, const sum *s, const affine_form **out) {
     affine_form *f;
     int bad = s->bad || s->constant == INT64_MIN; /* its negative does not exist */
@@ -136,6 +165,7 @@ static err keep(builder *b, const sum *s, const affine_form **out) {
     f->n = s->n;
     memcpy(f->term, s->term, (size_t)s->n * sizeof *f->term);
     find_direction(b, f);
+    find_congruence(b, f);
     *out = f;
     return ERR_OK;
 }
@@ -152,12 +182,6 @@ static int add_quotient(sum *s, const affine_form *x, int64_t k, int rest) {
     s->constant = rest ? ops_mod(x->constant, k) : ops_div(x->constant, k);
     s->weight = x->weight;
     return 1;
-}
-
-static int is_constant(const builder *b, int id, int64_t *v) {
-    const ir_node *n = &b->p->node[id];
-    *v = n->k.i;
-    return n->op == IR_CONST && n->type == EXPR_INT;
 }
 
 /* Adds node id's sum; form[arg] are the arguments' forms. 0 when the node is no sum. */

@@ -140,30 +140,41 @@ static int make_term(interval_many *m, const affine_term *t) {
                                 .small = r.lo.i > -limit && r.hi.i < limit && t->divisor < limit});
 }
 
-/* The form's register, or -1 when it may wrap somewhere in the domain. Makes the registers of all its terms. */
+/* Whether the form wraps nowhere in the domain. Makes the registers of all its terms. */
+static int fits(interval_many *m, const affine_form *f) {
+    int64_t lo = f->constant, hi = f->constant, size = f->weight;
+    int ok = 1;
+    for (int i = 0; i < f->n; i++) {
+        interval_range r = range_at(&m->reg[make_term(m, &f->term[i])], 0);
+        ok = ok && affine__add(&f->term[i], r.lo.i, r.hi.i, &lo, &hi, &size);
+    }
+    return ok;
+}
+
+/* The same for it and all forms below its rests. */
+static int holds(interval_many *m, const affine_form *f) {
+    int ok = fits(m, f);
+    for (int i = 0; ok && i < f->n; i++) ok = !f->term[i].rest_of || holds(m, f->term[i].rest_of);
+    return ok;
+}
+
+/* The form's register, or -1 when it may wrap somewhere in the domain. */
 static int make_sum(interval_many *m, const affine_form *f) {
-    int64_t lo, hi, size;
-    int ok = 1, n = 0;
-    if (!f) return -1;
+    int n = 0;
+    if (!f || !fits(m, f)) return -1;
     interval_term *term = m->term + m->n_terms;
     m->n_terms += f->n;
-    lo = hi = f->constant, size = f->weight;
-    for (int i = 0; i < f->n; i++) {
-        int at = make_term(m, &f->term[i]);
-        interval_range r = range_at(&m->reg[at], 0);
-        ok = ok && affine__add(&f->term[i], r.lo.i, r.hi.i, &lo, &hi, &size);
-        if (f->term[i].coef) term[n++] = (interval_term){f->term[i].coef, at};
-    }
-    if (!ok) return -1;
+    for (int i = 0; i < f->n; i++)
+        if (f->term[i].coef)
+            term[n++] = (interval_term){f->term[i].coef, make_term(m, &f->term[i])};
     if (n == 1 && term[0].coef == 1 && f->constant == 0) return term[0].at;
     return emit(
         m, (interval_step){.what = INTERVAL_SUM, .constant = f->constant, .n = n, .term = term});
 }
 
-/* Both ways of writing node id's form; -1 when neither can be trusted. *plain: the first one can. */
-static int make_form(interval_many *m, int id, int *plain) {
+/* Both ways of writing node id's form; -1 when neither can be trusted. */
+static int make_form(interval_many *m, int id) {
     int x = make_sum(m, m->t->affine.of[id]), y = make_sum(m, m->t->affine.again[id]);
-    *plain = x >= 0;
     if (x < 0 || y < 0) return x < 0 ? y : x;
     return emit(m, (interval_step){.what = INTERVAL_MEET, .x = x, .y = y});
 }
@@ -171,10 +182,10 @@ static int make_form(interval_many *m, int id, int *plain) {
 /* A comparison of integers: the sign of right - left decides. -1: by the plain rule. */
 static int make_comparison(interval_many *m, int id, const ir_node *n) {
     const affine_form *f = m->t->affine.of[id];
-    int plain, x = make_form(m, id, &plain);
+    int x = make_form(m, id);
     if (x < 0) return -1;
     interval_step s = {.what = INTERVAL_SIGN, .op = n->op, .x = x};
-    s.never = plain && (f->scale > 1 || f->scale < -1) && f->constant % f->scale != 0;
+    s.never = f && affine__never_zero(f) && holds(m, f);
     return emit(m, s);
 }
 
@@ -182,7 +193,7 @@ static int make_comparison(interval_many *m, int id, const ir_node *n) {
 static int make_known(interval_many *m, int id, const ir_node *n) {
     const affine_form *f = m->t->affine.of[id];
     interval_step s = {.op = n->op};
-    int plain, r = -1;
+    int r = -1;
     switch (n->op) {
     case IR_LT_I:
     case IR_LE_I:
@@ -197,7 +208,7 @@ static int make_known(interval_many *m, int id, const ir_node *n) {
     case IR_ABS_I: s.what = INTERVAL_SIZE; break;
     case IR_LOAD: s.what = INTERVAL_LOAD, s.node = n; break;
     default:
-        if (n->type == EXPR_INT && f && !affine__is_atom(f, id)) r = make_form(m, id, &plain);
+        if (n->type == EXPR_INT && f && !affine__is_atom(f, id)) r = make_form(m, id);
         return r;
     }
     int arg[EXPR_MAX_NDIM] = {0};

@@ -177,6 +177,7 @@ static err build(interval_tables *t, const expr *e, const expr_env *env, arena *
         if (e->n_decls) memcpy(t->values, env->values, (size_t)e->n_decls * sizeof *t->values);
     }
     t->lanes = interval_lanes__choose();
+    t->names = e->decls;
     TRY(ir__bind(&e->prog, e->decls, env, a, &t->prog));
     TRY(ir__verify(&t->prog, e->decls, e->n_decls));
     TRY(affine__build(&t->affine, &t->prog, a));
@@ -199,32 +200,21 @@ err interval_tables_create(interval_tables **out, const expr *e, const expr_env 
     return ERR_OK;
 }
 
-/* Node n of a program in b, its arguments being at[]; kv is what `kv` names. */
-static int copy_node(ir_build *b, const ir_node *n, const int16_t *at, int kv) {
-    int arg[EXPR_MAX_NDIM];
-    for (int i = 0; i < n->n_args; i++) arg[i] = at[n->arg[i]];
-    switch (n->op) {
-    case IR_CONST: return ir__const(b, (expr_type)n->type, n->k);
-    case IR_VAR: return n->slot == IR_KV ? kv : ir__var(b, n->slot);
-    case IR_LOAD: return ir__load(b, n->slot, (expr_type)n->type, arg, n->n_args);
-    case IR_AND: return ir__and(b, arg[0], arg[1]);
-    case IR_OR: return ir__or(b, arg[0], arg[1]);
-    case IR_SELECT: return ir__select(b, arg[0], arg[1], arg[2]);
-    default: return ir__op(b, (ir_op)n->op, arg[0], n->n_args > 1 ? arg[1] : arg[0]);
-    }
-}
-
 err interval_tables_tie(interval_tables **out, const interval_tables *t, int64_t shift, arena *a) {
     interval_tables *tied;
     ir_build *b;
     int16_t at[IR_MAX_NODES + IR_SLACK];
     *out = NULL;
     TRY(arena_alloc(a, 1, sizeof *tied, &tied));
-    TRY(mem_new(1, sizeof *b, &b));
+    TRY(ir__build_new(&b, 4 * t->prog.n + 64));
     *tied = *t; /* both positions carry their offset already */
     int kv =
         ir__op(b, IR_ADD_I, ir__var(b, IR_Q), ir__int(b, ops_add(shift, ops_sub(t->kv0, t->q0))));
-    for (int i = 0; i < t->prog.n; i++) at[i] = (int16_t)copy_node(b, &t->prog.node[i], at, kv);
+    for (int i = 0; i < t->prog.n; i++) {
+        const ir_node *n = &t->prog.node[i];
+        int is_kv = n->op == IR_VAR && n->slot == IR_KV;
+        at[i] = (int16_t)(is_kv ? kv : ir__copy_node(b, n, at));
+    }
     err e = ir__finish(b, at[t->prog.n - 1], a, &tied->prog);
     mem_free(b);
     TRY(e);

@@ -42,11 +42,14 @@ static err check_loads(const blockmask__builder *w, const interval_box *c) {
         for (int64_t k = c->kv0; k <= c->kv1; k++) {
             int flag = 0;
             if (!expr_eval_mask(a->mask, a->env, w->b, w->h, q, k, &flag) || !flag) continue;
+            char where[INTERVAL_SAYS];
+            interval_proofs_say(&w->out->proofs, where);
             return err_set(
                 ERR_RANGE,
-                "mask '%s' reads outside a captured array in the visible cell b=%lld h=%lld q=%lld kv=%lld; "
+                "mask '%s' reads outside a captured array in the visible cell b=%lld h=%lld q=%lld kv=%lld%s%s; "
                 "guard the load with && or bind a longer array",
-                expr_source(a->mask), (long long)w->b, (long long)w->h, (long long)q, (long long)k);
+                expr_source(a->mask), (long long)w->b, (long long)w->h, (long long)q, (long long)k,
+                *where ? ": " : "", where);
         }
     }
     return ERR_OK;
@@ -160,6 +163,7 @@ err blockmask__visit(blockmask__builder *w) {
     return visit(w, 0, 0, level);
 }
 
+/* Fills in defaults; batch and heads become 1 where the expression does not name them. */
 static err resolve(const block_mask_args *args, block_mask *m, block_mask_args *a) {
     *a = *args;
     if (!a->tile_q) a->tile_q = DEFAULT_TILE;
@@ -188,19 +192,41 @@ static err resolve(const block_mask_args *args, block_mask *m, block_mask_args *
     return a->mask ? expr_check_env(a->mask, a->env) : ERR_OK;
 }
 
-/* Tables, tile buffers; all in the temporary arena. */
-static err prepare(blockmask__builder *w, arena *temp) {
+/* Proofs over all cells. A load that is outside in every cell is a mistake wherever it is; batch and heads that the mask is
+ * proven not to depend on are stored once. */
+static err prove(blockmask__builder *w, const interval_box *all, arena *a, arena *temp) {
+    block_mask *m = w->out;
+    interval_load *load;
+    TRY(interval_prove(&m->proofs, w->tables, all, temp));
+    TRY(arena_alloc_raw(a, (size_t)m->proofs.n_loads, sizeof *load, &load));
+    for (int i = 0; i < m->proofs.n_loads; i++) {
+        load[i] = m->proofs.load[i];
+        if (load[i].place != INTERVAL_OUTSIDE || memcmp(&load[i].box, all, sizeof *all)) continue;
+        char where[INTERVAL_SAYS];
+        interval_proofs_say(&m->proofs, where);
+        return err_set(ERR_RANGE,
+                       "mask '%s' never reads inside a captured array: %s; bind a longer array",
+                       expr_source(w->args.mask), where);
+    }
+    m->proofs.load = load;
+    if (!m->proofs.by_batch) m->batch = w->args.batch = 1;
+    if (!m->proofs.by_head) m->heads = w->args.heads = 1;
+    return ERR_OK;
+}
+
+/* Tables and proofs, tile buffers; all but the proofs in the temporary arena. */
+static err prepare(blockmask__builder *w, arena *mem, arena *temp) {
     const block_mask_args *a = &w->args;
+    const interval_box all = {0, a->batch - 1, 0, a->heads - 1, 0, a->q_len - 1, 0, a->kv_len - 1};
+    int some = a->batch && a->heads && a->q_len && a->kv_len;
     arena_stats s;
-    TRY(arena_alloc(temp, (size_t)(a->batch * a->heads) + 1, sizeof *w->first, &w->first));
+    w->out->proofs.fits_32 = 1;
     if (a->mask) {
         interval_tables *t;
         TRY(interval_tables_create(&t, a->mask, a->env, temp));
         w->tables = t;
-        const interval_box all = {0, a->batch - 1, 0, a->heads - 1,
-                                  0, a->q_len - 1, 0, a->kv_len - 1};
-        if (a->batch && a->heads && a->q_len && a->kv_len)
-            TRY(interval_many_create(&w->many, t, &all, temp));
+        if (some) TRY(prove(w, &all, mem, temp));
+        if (some) TRY(interval_many_create(&w->many, t, &all, temp));
         for (int i = 0; w->many && i < 2; i++)
             TRY(arena_alloc_raw(temp, BLOCKMASK__SIDE * BLOCKMASK__SIDE, sizeof *w->part[i],
                                 &w->part[i]));
@@ -208,6 +234,7 @@ static err prepare(blockmask__builder *w, arena *temp) {
         TRY(arena_alloc_raw(temp, expr_tile_scratch(a->mask, a->tile_q, a->tile_kv), 1,
                             &w->scratch));
     }
+    TRY(arena_alloc(temp, (size_t)(a->batch * a->heads) + 1, sizeof *w->first, &w->first));
     arena_get_stats(temp, &s);
     w->held = s.used;
     return ERR_OK;
@@ -242,7 +269,7 @@ err blockmask_build(block_mask *out, const block_mask_args *args, arena *a, dev 
     (void)d; /* the boundary is short work: one thread */
     TRY(resolve(args, out, &w.args));
     TRY(arena_create(&temp, "mask build", 0));
-    err e = prepare(&w, temp);
+    err e = prepare(&w, a, temp);
     if (!e) e = build(&w, a, temp);
     mem_free(w.box);
     arena_destroy(temp);
@@ -254,6 +281,7 @@ err blockmask_brute(const block_mask_args *args, uint8_t *kinds) {
     block_mask m;
     block_mask_args a;
     TRY(resolve(args, &m, &a));
+    a.batch = args->batch, a.heads = args->heads;
     for (int64_t e = 0; e < a.batch * a.heads; e++) {
         for (int64_t t = 0; t < m.q_tiles * m.kv_tiles; t++) {
             int64_t q0 = t / m.kv_tiles * a.tile_q, k0 = t % m.kv_tiles * a.tile_kv, seen = 0;

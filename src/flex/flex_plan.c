@@ -65,6 +65,7 @@ err flex__check_problem(const flex_problem *p) {
             (long long)(p->q_len > p->kv_len ? p->q_len : p->kv_len));
     TRY(check_tile("tile_q", p->tile_q));
     TRY(check_tile("tile_kv", p->tile_kv));
+    TRY(flex__check_score(p));
     if (!p->mask) return ERR_OK;
     if (!p->env)
         return err_set(ERR_USAGE, "attention: a mask is given without the values of its captures");
@@ -90,7 +91,13 @@ err flex__check_io(const flex_problem *p, const flex_io *io, int backward) {
     TRY(check_view("lse (which backward needs)", DT_F32, io->lse, DT_F32, nq));
     TRY(check_view("dq", DT_F32, io->dq.data, DT_F32, nq));
     TRY(check_view("dk", DT_F32, io->dk.data, DT_F32, nk));
-    return check_view("dv", DT_F32, io->dv.data, DT_F32, nk);
+    TRY(check_view("dv", DT_F32, io->dv.data, DT_F32, nk));
+    if (p->sinks) TRY(check_view("the gradient of the sinks", DT_F32, io->d_sinks, DT_F32, 1));
+    for (int c = 0; c < EXPR_MAX_CAPTURES; c++) {
+        if (p->score_grads >> c & 1)
+            TRY(check_view("a captured value's gradient", DT_F32, io->d_capture[c], DT_F32, 1));
+    }
+    return ERR_OK;
 }
 
 /* ---- tasks, longest first ---- */
@@ -158,28 +165,49 @@ static int64_t col_cost(const flex_plan *p, int64_t index) {
     return t.heads / apart * t.n * tiles * m->tile_q;
 }
 
-/* Both orders: rows alone for forward, rows and columns together for backward. */
-static err order_tasks(flex_plan *p, arena *a) {
-    size_t rows = (size_t)p->row_tasks, all = rows + (size_t)p->col_tasks;
+/* Cost of a slot of row tasks; a slot is a task where no captured gradient is wanted. */
+static int64_t slot_cost(const flex__sums *s, const int64_t *cost, int64_t slot) {
+    int64_t sum = 0;
+    if (!s->start) return cost[slot];
+    for (int64_t i = s->start[slot]; i < s->start[slot + 1]; i++) sum += cost[s->task[i]];
+    return sum;
+}
+
+/* Both orders: rows alone for forward, slots of rows and columns together for backward. */
+static err fill_orders(flex_plan *p, const int64_t *cost, costed *c, arena *a) {
+    size_t rows = (size_t)p->row_tasks, slots = (size_t)p->sums.slots,
+           all = slots + (size_t)p->col_tasks;
     int64_t *row_order, *all_order;
-    costed *c;
     TRY(arena_alloc_raw(a, rows, sizeof *row_order, &row_order));
     TRY(arena_alloc_raw(a, all, sizeof *all_order, &all_order));
-    TRY(mem_new(all + 1, sizeof *c, &c));
-    for (size_t i = 0; i < rows; i++) c[i] = (costed){row_cost(p, (int64_t)i), (int64_t)i};
+    for (size_t i = 0; i < rows; i++) c[i] = (costed){cost[i], (int64_t)i};
     qsort(c, rows, sizeof *c, by_cost);
-    for (size_t i = 0; i < rows; i++) {
-        row_order[i] = c[i].index;
-        c[i].cost *= WEIGHT_DQ;
-    }
-    for (size_t i = rows; i < all; i++)
-        c[i] = (costed){WEIGHT_DKV * col_cost(p, (int64_t)(i - rows)), (int64_t)i};
+    for (size_t i = 0; i < rows; i++) row_order[i] = c[i].index;
+    for (size_t i = 0; i < slots; i++)
+        c[i] = (costed){WEIGHT_DQ * slot_cost(&p->sums, cost, (int64_t)i), (int64_t)i};
+    for (size_t i = slots; i < all; i++)
+        c[i] = (costed){WEIGHT_DKV * col_cost(p, (int64_t)(i - slots)), (int64_t)i};
     qsort(c, all, sizeof *c, by_cost);
     for (size_t i = 0; i < all; i++) all_order[i] = c[i].index;
-    mem_free(c);
     p->row_order = row_order;
     p->all_order = all_order;
     return ERR_OK;
+}
+
+static err order_tasks(flex_plan *p, arena *a) {
+    size_t rows = (size_t)p->row_tasks;
+    int64_t *cost = NULL;
+    costed *c = NULL;
+    err e = ERR_OK;
+    TRY_GOTO(mem_new(rows + 1, sizeof *cost, &cost), done);
+    TRY_GOTO(mem_new(rows + (size_t)p->col_tasks + 1, sizeof *c, &c), done);
+    for (size_t i = 0; i < rows; i++) cost[i] = row_cost(p, (int64_t)i);
+    TRY_GOTO(flex__plan_sums(p, cost, a), done);
+    TRY_GOTO(fill_orders(p, cost, c, a), done);
+done:
+    mem_free(cost);
+    mem_free(c);
+    return e;
 }
 
 static double share_visited(const block_mask *m) {
@@ -227,6 +255,8 @@ err flex_plan_create(flex_plan **out, dev *d, const flex_problem *problem, arena
     p->col_tasks = q->batch * q->kv_heads * p->mask.kv_tiles;
     if (q->mask) p->mask_scratch = expr_tile_scratch(q->mask, q->tile_q, q->tile_kv);
     p->visited = share_visited(&p->mask);
+    TRY(flex__plan_score(p, a));
+    TRY(flex__plan_leaves(p));
     TRY(order_tasks(p, a));
     *out = p;
     return ERR_OK;
@@ -275,8 +305,9 @@ err flex_plan_explain(const flex_plan *p, str *out) {
     TRY(str_printf(
         out,
         "  %lld query heads of a group side by side; %lld forward tasks, %lld backward tasks, longest first\n",
-        (long long)p->share, (long long)p->row_tasks, (long long)(p->row_tasks + p->col_tasks)));
+        (long long)p->share, (long long)p->row_tasks, (long long)(p->sums.slots + p->col_tasks)));
     TRY(explain_mask(&p->mask, out));
+    TRY(flex__explain_score(p, out));
     TRY(str_printf(out, "share of cells in visited tiles: %.4f\n", p->visited));
     TRY(str_printf(
         out,

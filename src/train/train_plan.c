@@ -134,12 +134,11 @@ static void count_rank(train *t, train_rank *k) {
     train_plan *p = &t->plan;
     train_drafter *d = k->of;
     const size_t floats = (size_t)d->l.total * sizeof(float);
-    const size_t features = (size_t)p->max_row_tokens * (size_t)d->l.cfg.n_taps *
-                            (size_t)d->l.cfg.hidden * sizeof(float);
-    const size_t slots =
-        (size_t)d->ring_capacity *
-            (features + 64 + row_buffer_bytes(p->max_row_tokens, p->max_row_docs)) +
-        (size_t)d->ring_capacity * sizeof(train_slot) + 64;
+    const size_t taps = (size_t)p->max_row_tokens * (size_t)d->l.cfg.n_taps *
+                        (size_t)d->l.cfg.hidden * sizeof(float);
+    const size_t slots = (size_t)d->ring_capacity *
+                             (taps + 64 + row_buffer_bytes(p->max_row_tokens, p->max_row_docs)) +
+                         (size_t)d->ring_capacity * sizeof(train_slot) + 64;
     const size_t weights = 2 * (floats + 64) + adamw_share_bytes(&d->l) +
                            (size_t)d->max_row_anchors * sizeof(int32_t) + 64;
     k->state_bytes = weights + slots;

@@ -16,7 +16,7 @@
 #include <string.h>
 #include <time.h>
 #include "expr/expr.h"
-#include "expr/interval.h"
+#include "expr/interval_proofs.h"
 #include "expr/ir.h"
 #include "support/random_world.h"
 
@@ -38,6 +38,7 @@ static interval_box random_box(world *w) {
 typedef struct counts {
     int64_t boxes, none, all, loose, sure_inside, loose_inside;
     int64_t many, many_decided, many_uniform;
+    int64_t domains, all_inside, outside, no_head, no_batch, fits;
     int64_t op[IR_OP_COUNT], depth[MAX_DEPTH + 1];
 } counts;
 
@@ -136,6 +137,48 @@ static void check_many(world *w, const expr *e, const interval_tables *t, uint64
     }
 }
 
+/* Proofs over a small domain: all loads inside means none leaves; outside, that one leaves in every cell of the box told;
+ * and a mask that does not depend on b or h is the same for all of them. */
+static void check_proofs(world *w, const expr *e, const interval_tables *t, uint64_t seed, arena *a,
+                         counts *c) {
+    interval_proofs p;
+    interval_box d = random_box(w);
+    d.b1 = d.b0 + 1, d.h1 = d.h0 + 1;
+    if (d.kv1 > d.kv0 + 9) d.kv1 = d.kv0 + 9;
+    assert_int_equal(interval_prove(&p, t, &d, a), ERR_OK);
+    for (int64_t q = d.q0; q <= d.q1; q++)
+        for (int64_t kv = d.kv0; kv <= d.kv1; kv++) {
+            int v[2][2], left = 0;
+            for (int i = 0; i < 4; i++) {
+                int leaves = 0;
+                v[i / 2][i % 2] =
+                    expr_eval_mask(e, &w->env, d.b0 + i / 2, d.h0 + i % 2, q, kv, &leaves);
+                left |= leaves;
+                for (int l = 0; l < p.n_loads; l++) {
+                    const interval_box *x = &p.load[l].box;
+                    if (p.load[l].place == INTERVAL_OUTSIDE && d.b0 + i / 2 >= x->b0 &&
+                        d.b0 + i / 2 <= x->b1 && d.h0 + i % 2 >= x->h0 && d.h0 + i % 2 <= x->h1 &&
+                        q >= x->q0 && q <= x->q1 && kv >= x->kv0 && kv <= x->kv1 && !leaves)
+                        fail_msg("a load proven outside is not; %s",
+                                 say(w, seed, expr_source(e), &d));
+                }
+            }
+            if (left && p.inside == p.n_loads)
+                fail_msg("all loads proven inside, one leaves; %s",
+                         say(w, seed, expr_source(e), &d));
+            if ((!p.by_batch && (v[0][0] != v[1][0] || v[0][1] != v[1][1])) ||
+                (!p.by_head && (v[0][0] != v[0][1] || v[1][0] != v[1][1])))
+                fail_msg("differs by b or h in spite of the proof; %s",
+                         say(w, seed, expr_source(e), &d));
+        }
+    c->domains++;
+    c->all_inside += p.inside == p.n_loads;
+    c->outside += p.left > 0;
+    c->no_batch += !p.by_batch;
+    c->no_head += !p.by_head;
+    c->fits += p.fits_32;
+}
+
 static void count_program(const expr *e, counts *c) {
     int depth[IR_MAX_NODES + IR_SLACK], deepest = 0;
     for (int i = 0; i < e->prog.n; i++) {
@@ -187,6 +230,7 @@ static void check_program(world *w, uint64_t seed, arena *a, counts *c) {
         check_interval(w, e, t, seed, &x, seen, left, c);
     }
     check_many(w, e, t, seed, a, c);
+    check_proofs(w, e, t, seed, a, c);
     count_program(e, c);
     free(scratch);
     expr_free(e);
@@ -203,6 +247,11 @@ static void show(const counts *c, uint64_t seed) {
                   (long long)c->many, (long long)c->many_decided, (long long)c->many_uniform);
     print_message("loads: proven inside in %lld boxes, unproven though inside in %lld\n",
                   (long long)c->sure_inside, (long long)c->loose_inside);
+    print_message(
+        "proofs over %lld domains: all loads inside %lld, one outside %lld, 32 bits enough %lld, "
+        "not by batch %lld, not by head %lld\n",
+        (long long)c->domains, (long long)c->all_inside, (long long)c->outside, (long long)c->fits,
+        (long long)c->no_batch, (long long)c->no_head);
     print_message("operations:");
     for (int i = 0; i < IR_OP_COUNT; i++)
         if (c->op[i]) print_message(" %s %lld", ir__ops[i].spelling, (long long)c->op[i]);
