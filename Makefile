@@ -82,7 +82,7 @@ libs         := $(foreach f,$(present),$(BUILD)/lib/lib$f.a)
 program      := $(if $(wildcard src/cli/main.c),$(BUILD)/paceline)
 # The public library is for other programs, which have no sanitizer: it is not part of such builds.
 library      := $(if $(SAN),,$(BUILD)/lib/libpaceline.so.0 $(BUILD)/lib/libpaceline.a)
-version      := $(shell sed -n 's/^.define PL_VERSION "\(.*\)"$$/\1/p' include/paceline/flex.h)
+version      := $(shell sed -n 's/^.define VERSION_TEXT "\(.*\)"$$/\1/p' src/core/version.h)
 test_sources := $(foreach f,$(FOLDERS),$(wildcard tests/$f/test_*.c))
 test_bins    := $(test_sources:%.c=$(BUILD)/%)
 test_scripts := $(wildcard tests/cli/test_*.sh)

@@ -12,8 +12,8 @@
  *     pl_forward(plan, device, &io);
  *
  * What is computed. Query head h reads key/value head h / (q_heads / kv_heads). For each query row
- *     score = scale * q . k  ->  mask (hidden cells take no part)  ->  softmax in fp32  ->  o = sum of weights * v
- *     lse   = natural logarithm of the sum of exp(score)
+ *     s = scale * q . k  ->  score expression  ->  mask (hidden cells take no part)  ->  softmax in fp32  ->  o = sum of weights * v
+ *     lse = natural logarithm of the sum of exp(score), the head's sink included where there is one
  * A row that sees nothing gives o = 0, lse = -inf and zero gradients. Hidden keys and values are never multiplied: a NaN
  * there reaches nothing. Memory follows tiles of the score matrix, never its cells. Results are the same bits for any
  * number of threads and for every call.
@@ -143,14 +143,28 @@ PL_MUST pl_error pl_problem_mask(pl_problem *p, const char *text);
  * built for: PL_ERROR_SHAPE with both, when the plan is made. Replaces a mask text; NULL takes it away. */
 PL_MUST pl_error pl_problem_use_mask(pl_problem *p, const pl_mask *m);
 
+/* The score: an expression over s (scale * q . k, fp32), b, h, q, kv and captured names that gives what is to stand in s's place.
+ * -inf hides a cell; NaN or +inf in a visible cell fails the run with PL_ERROR_NUMERIC and the cell. NULL, or not called: s
+ * itself. Read when a plan is made. */
+PL_MUST pl_error pl_problem_score(pl_problem *p, const char *text);
+/* Sinks: one logit for each query head, [q_heads], that joins the denominator of its rows; -inf for none. NULL takes them
+ * away. Borrowed for the life of p's plans and read by each run, so values may change between runs; backward writes their
+ * gradient. */
+PL_MUST pl_error pl_problem_sinks(pl_problem *p, const float *sinks);
+
 /* Values for the names in the expressions, 16 at most. A name given again takes the new value. */
 PL_MUST pl_error pl_problem_int(pl_problem *p, const char *name, int64_t value);
 PL_MUST pl_error pl_problem_float(pl_problem *p, const char *name, float value);
 PL_MUST pl_error pl_problem_bool(pl_problem *p, const char *name, int value);
 /* An array, read as name[i, j, ...]: contiguous, row by row, ndim 1 to 4, aligned to its elements. Integer types give
- * integers, PL_BOOL conditions, float types floats. data is borrowed for the life of the plans and masks made of p. */
+ * integers, PL_BOOL conditions, float types floats. data is borrowed for the life of the plans and masks made of p.
+ * Its values must stay as they are, but for float arrays that only the score reads: each run reads these anew, so a bias that is
+ * learned needs no new plan. */
 PL_MUST pl_error pl_problem_array(pl_problem *p, const char *name, pl_type type, int ndim,
                                   const int64_t *extents, const void *data);
+/* wanted 1: backward gives the gradient of this float array or float, which the score reads; 0: it does not. The name has
+ * been given a value before. */
+PL_MUST pl_error pl_problem_gradient(pl_problem *p, const char *name, int wanted);
 
 /* ---- masks: which tiles hold visible cells ---- */
 
@@ -217,6 +231,12 @@ typedef struct pl_out {
     int64_t stride[4];
 } pl_out;
 
+/* Where backward writes the gradient of a captured value: fp32, of the array's extents, one element for a float. */
+typedef struct pl_gradient {
+    const char *name;
+    float *data;
+} pl_gradient;
+
 typedef struct pl_io {
     size_t size; /* sizeof(pl_io) */
     pl_view q, k, v;
@@ -233,6 +253,10 @@ typedef struct pl_io {
     pl_view d_o;        /* PL_F32, shape of o */
     const float *d_lse; /* [batch, q_heads, q_len] contiguous; NULL: zeros */
     pl_out dq, dk, dv;  /* shapes of q, k, v */
+    float *d_sinks;     /* [q_heads]; needed by backward of a plan with sinks */
+    const pl_gradient
+        *gradients; /* [n_gradients]: exactly the ones that the problem wanted, in any order */
+    int64_t n_gradients;
 } pl_io;
 
 /* Contiguous tensors: strides (heads*length*dim, length*dim, dim, 1). */
@@ -242,7 +266,7 @@ PL_API pl_out pl_out_dense(float *data, int64_t heads, int64_t length, int64_t d
 
 /* Runs the plan on d and returns when it is done. Reads q, k, v; writes o and lse. */
 PL_MUST pl_error pl_forward(const pl_plan *plan, pl_device *d, pl_io *io);
-/* Reads q, k, v, o, lse, d_o and d_lse; writes dq, dk and dv. */
+/* Reads q, k, v, o, lse, d_o and d_lse; writes dq, dk, dv and the gradients of sinks and captured values. */
 PL_MUST pl_error pl_backward(const pl_plan *plan, pl_device *d, pl_io *io);
 
 /* ---- partial results ---- */

@@ -15,9 +15,11 @@ struct pl_problem {
     int32_t tile_q, tile_kv;
     size_t mask_budget;
     int64_t q0, kv0;
-    char *mask; /* NULL: none */
+    char *mask, *score; /* NULL: none */
     const pl_mask *given;
-    int n; /* captures, in the order in which their names came */
+    const float *sinks;
+    unsigned gradients; /* bit i: of capture i */
+    int n;              /* captures, in the order in which their names came */
     char *name[EXPR_MAX_CAPTURES];
     expr_decl decl[EXPR_MAX_CAPTURES];
     expr_value value[EXPR_MAX_CAPTURES];
@@ -25,7 +27,7 @@ struct pl_problem {
 
 /* Expressions with the values of their captures. The program's address is kept by what uses env: it does not move. */
 typedef struct pl__program {
-    expr *mask;
+    expr *mask, *score;
     expr_value value[EXPR_MAX_CAPTURES];
     expr_env env;
 } pl__program;

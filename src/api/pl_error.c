@@ -3,6 +3,7 @@
  * The public codes and types are spelled in the header without ours; here the compiler holds both to the same
  * numbers. Checks that every public function shares are here too. Makes no sentence about attention. */
 #include "api/api_private.h"
+#include "core/version.h"
 
 #define SAME(public, ours) _Static_assert((int)(public) == (int)(ours), "numbers of the header")
 SAME(PL_OK, ERR_OK);
@@ -28,7 +29,7 @@ SAME(PL_BOOL, DT_BOOL);
 
 const char *pl_error_text(void) { return err_text(); }
 const char *pl_error_name(pl_error code) { return err_name((err)code); }
-const char *pl_version(void) { return PL_VERSION; }
+const char *pl_version(void) { return VERSION_TEXT; }
 
 err pl__need(const void *p, const char *function, const char *what) {
     if (p) return ERR_OK;
@@ -40,5 +41,5 @@ err pl__check_size(const char *name, size_t given, size_t least, size_t known) {
     return err_set(ERR_USAGE,
                    "the size member of a %s is %zu and this library (%s) knows %zu to %zu bytes; "
                    "set it to sizeof(%s), and use a library as new as the header",
-                   name, given, PL_VERSION, least, known, name);
+                   name, given, VERSION_TEXT, least, known, name);
 }

@@ -41,6 +41,10 @@ static flex_problem translate(const pl_problem *p, const pl__program *own) {
                           .zero_scale = p->scale_given,
                           .mask = of_mask->mask,
                           .env = &of_mask->env,
+                          .score = own->score,
+                          .score_env = own->score ? &own->env : NULL,
+                          .score_grads = p->gradients,
+                          .sinks = p->sinks,
                           .tile_q = p->tile_q,
                           .tile_kv = p->tile_kv,
                           .mask_budget = p->mask_budget};

@@ -35,6 +35,7 @@ void pl_problem_free(pl_problem *p) {
     if (!p) return;
     for (int i = 0; i < p->n; i++) mem_free(p->name[i]);
     mem_free(p->mask);
+    mem_free(p->score);
     mem_free(p);
 }
 
@@ -100,6 +101,19 @@ pl_error pl_problem_use_mask(pl_problem *p, const pl_mask *m) {
     p->mask = NULL;
     p->given = m;
     return PL_OK;
+}
+
+pl_error pl_problem_score(pl_problem *p, const char *text) {
+    err e = pl__need(p, "pl_problem_score", "the problem");
+    return pl__result(e ? e : replace_text(&p->score, text));
+}
+
+pl_error pl_problem_sinks(pl_problem *p, const float *sinks) {
+    err e = pl__need(p, "pl_problem_sinks", "the problem");
+    if (!e && (uintptr_t)sinks % sizeof *sinks)
+        e = err_set(ERR_USAGE, "pl_problem_sinks: the sinks are not aligned to 4 bytes");
+    if (!e) p->sinks = sinks;
+    return pl__result(e);
 }
 
 /* ---- captures ---- */
@@ -169,16 +183,34 @@ pl_error pl_problem_array(pl_problem *p, const char *name, pl_type type, int ndi
     return pl__result(set_array(p, name, type, ndim, extents, data));
 }
 
+static err want_gradient(pl_problem *p, const char *name, int wanted) {
+    TRY(pl__need(p, "pl_problem_gradient", "the problem"));
+    TRY(pl__need(name, "pl_problem_gradient", "the name"));
+    int i = 0;
+    while (i < p->n && strcmp(p->name[i], name) != 0) i++;
+    if (i == p->n)
+        return err_set(ERR_USAGE, "pl_problem_gradient: `%.60s` has no value yet; give it first",
+                       name);
+    p->gradients = (p->gradients & ~(1u << i)) | (wanted ? 1u << i : 0);
+    return ERR_OK;
+}
+
+pl_error pl_problem_gradient(pl_problem *p, const char *name, int wanted) {
+    return pl__result(want_gradient(p, name, wanted));
+}
+
 /* ---- expressions ---- */
 
 err pl__program_make(pl__program *out, const pl_problem *p) {
     memcpy(out->value, p->value, sizeof out->value);
     out->env = (expr_env){.values = out->value, .q0 = p->q0, .kv0 = p->kv0};
     if (p->mask) TRY(expr_compile(&out->mask, EXPR_MASK, p->mask, p->decl, p->n));
+    if (p->score) TRY(expr_compile(&out->score, EXPR_SCORE, p->score, p->decl, p->n));
     return ERR_OK;
 }
 
 void pl__program_free(pl__program *x) {
     expr_free(x->mask);
-    x->mask = NULL;
+    expr_free(x->score);
+    x->mask = x->score = NULL;
 }

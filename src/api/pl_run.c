@@ -3,6 +3,7 @@
  * flex takes the last stride as 1 and a workspace of the right size on trust; a caller from outside is told in a sentence.
  * Types and missing tensors are flex's own checks. Allocates nothing. */
 #include "api/api_private.h"
+#include <string.h>
 
 typedef struct extents {
     int64_t batch, heads, length;
@@ -38,6 +39,7 @@ static err view(const char *what, const pl_view *v, flex_view *out) {
 static err check_apart(const char *what, const pl_out *o, const extents *x) {
     const int64_t n[3] = {x->batch, x->heads, x->length};
     static const char *const names[] = {"batch", "heads", "length"};
+    if (n[0] == 0 || n[1] == 0 || n[2] == 0) return ERR_OK;
     for (int i = 0; i < 3; i++) {
         if (o->stride[i] != 0 || n[i] < 2) continue;
         return err_set(ERR_SHAPE,
@@ -90,12 +92,43 @@ static err translate(const pl_plan *plan, const pl_io *io, flex_io *out) {
     return result("o", &io->o, &rows, &out->o);
 }
 
+/* The gradients' places, by name; those that are wanted, each once. */
+static err translate_gradients(const flex_problem *p, const pl_io *io, flex_io *out) {
+    if (io->n_gradients > 0) TRY(pl__need(io->gradients, "pl_backward", "the list of gradients"));
+    for (int64_t i = 0; i < io->n_gradients; i++) {
+        const pl_gradient *g = &io->gradients[i];
+        int c = 0, n = p->score ? expr_capture_count(p->score) : 0;
+        TRY(pl__need(g->name, "pl_backward", "the name of a gradient"));
+        while (c < n && strcmp(expr_capture(p->score, c)->name, g->name) != 0) c++;
+        if (c == n || !(p->score_grads >> c & 1))
+            return err_set(ERR_USAGE,
+                           "pl_backward: the plan makes no gradient of `%.60s`; ask for it with "
+                           "pl_problem_gradient",
+                           g->name);
+        if (out->d_capture[c])
+            return err_set(ERR_USAGE, "pl_backward: the gradient of `%.60s` is given twice",
+                           g->name);
+        TRY(pl__need(g->data, "pl_backward", "the data of a gradient"));
+        TRY(check_aligned("a captured value's gradient", g->data, DT_F32));
+        out->d_capture[c] = g->data;
+    }
+    for (int c = 0; c < EXPR_MAX_CAPTURES; c++) {
+        if (!(p->score_grads >> c & 1) || out->d_capture[c]) continue;
+        return err_set(ERR_USAGE,
+                       "pl_backward: the gradient of `%.60s` was asked for and has no place in io",
+                       expr_capture(p->score, c)->name);
+    }
+    return ERR_OK;
+}
+
 static err translate_backward(const pl_plan *plan, const pl_io *io, flex_io *out) {
     const flex_problem *p = flex_plan_problem(plan->plan);
     const extents rows = {p->batch, p->q_heads, p->q_len},
                   keys = {p->batch, p->kv_heads, p->kv_len};
     TRY(view("the gradient of o", &io->d_o, &out->d_o));
     out->d_lse = io->d_lse;
+    out->d_sinks = io->d_sinks;
+    TRY(translate_gradients(p, io, out));
     TRY(result("dq", &io->dq, &rows, &out->dq));
     TRY(result("dk", &io->dk, &keys, &out->dk));
     return result("dv", &io->dv, &keys, &out->dv);

@@ -31,6 +31,12 @@ static inline pl_problem *api_problem(const attn_case *c) {
     if (c->mask.e) e = pl_problem_mask(p, expr_source(c->mask.e));
     for (int i = 0; !e && i < c->mask.n; i++)
         e = api_capture(p, &c->mask.decl[i], &c->mask.value[i]);
+    if (!e && c->score.e) e = pl_problem_score(p, expr_source(c->score.e));
+    for (int i = 0; !e && i < c->score.n; i++) {
+        e = api_capture(p, &c->score.decl[i], &c->score.value[i]);
+        if (!e && c->score.wanted >> i & 1) e = pl_problem_gradient(p, c->score.decl[i].name, 1);
+    }
+    if (!e) e = pl_problem_sinks(p, c->sinks);
     if (!e) e = pl_problem_tiles(p, f->tile_q, f->tile_kv);
     if (!e) return p;
     pl_problem_free(p);
@@ -50,6 +56,19 @@ static inline pl_io api_io(const attn_case *c, attn_result *r) {
                    .dq = pl_out_dense(r->dq, p->q_heads, p->q_len, p->dim),
                    .dk = pl_out_dense(r->dk, p->kv_heads, p->kv_len, p->dim),
                    .dv = pl_out_dense(r->dv, p->kv_heads, p->kv_len, p->v_dim)};
+}
+
+/* The gradients that a case wants; list: room for 8, last first, since order does not matter. */
+static inline void api_gradients(const attn_case *c, attn_result *r, pl_io *io, pl_gradient *list) {
+    float *at = r->learned;
+    io->gradients = list;
+    io->d_sinks = c->sinks ? r->d_sinks : NULL;
+    for (int i = 0; i < c->score.n; at += c->score.elements[i++])
+        if (c->score.wanted >> i & 1) io->n_gradients++;
+    int64_t n = io->n_gradients;
+    at = r->learned;
+    for (int i = 0; i < c->score.n; at += c->score.elements[i++])
+        if (c->score.wanted >> i & 1) list[--n] = (pl_gradient){c->score.decl[i].name, at};
 }
 
 /* A poisoned workspace of exactly the stated size. */
@@ -78,7 +97,9 @@ static inline int api_same(const float *a, const float *b, int64_t n) {
 static inline int api_same_result(const attn_case *c, const attn_result *a, const attn_result *b) {
     return api_same(a->o, b->o, c->nq * c->p.v_dim) && api_same(a->lse, b->lse, c->nq) &&
            api_same(a->dq, b->dq, c->nq * c->p.dim) && api_same(a->dk, b->dk, c->nk * c->p.dim) &&
-           api_same(a->dv, b->dv, c->nk * c->p.v_dim);
+           api_same(a->dv, b->dv, c->nk * c->p.v_dim) &&
+           api_same(a->learned, b->learned, c->score.n_learned) &&
+           (!c->sinks || api_same(a->d_sinks, b->d_sinks, c->p.q_heads));
 }
 
 #endif

@@ -37,12 +37,18 @@ static void runs_give_the_bits_of_flex(void **state) {
         attn_case c;
         pl_plan *plan;
         attn_case_make(&c, &p, (int)(i % MASK_KINDS), seed + i);
+        int score = (int)(i % SCORE_KINDS);
+        if (c.mask.kind == MASK_DFLASH && score == SCORE_BY_Q_AND_KV)
+            score = SCORE_DENSE; /* both texts name something `a` */
+        attn_case_score(&c, score, i % 3 == 0, seed + i);
         attn_result want = attn_run(&c, d), got = attn_result_new(&c);
         pl_problem *problem = api_problem(&c);
         assert_non_null(problem);
         assert_pl_ok(pl_plan_create(&plan, problem, mine));
         pl_problem_free(problem); /* the plan stands alone */
+        pl_gradient list[8];
         pl_io io = api_io(&c, &got);
+        api_gradients(&c, &got, &io, list);
         assert_pl_ok(api_run(plan, mine, &io));
         assert_true(api_same_result(&c, &want, &got));
         assert_int_equal(io.left, 0);
@@ -116,12 +122,12 @@ static void masks_equal_brute_force(void **state) {
     for (uint64_t i = 0; i < 3 * MASK_KINDS; i++) {
         flex_problem p = {.batch = 1 + numbers_below(seed, 1, i, 3),
                           .q_heads = 1 + numbers_below(seed, 2, i, 4),
-                          .kv_heads = 1,
+                          .kv_heads = 1 + numbers_below(seed, 6, i, 2),
                           .q_len = numbers_below(seed, 3, i, 200),
                           .kv_len = numbers_below(seed, 4, i, 200),
-                          .dim = 8,
+                          .dim = 8 * (1 + numbers_below(seed, 5, i, 2)),
                           .v_dim = 8,
-                          .type = DT_F32,
+                          .type = i % 2 ? DT_F32 : DT_BF16,
                           .tile_q = 16,
                           .tile_kv = 24};
         attn_case c;
@@ -279,10 +285,50 @@ static void loads_that_left_are_told(void **state) {
     pl_plan_free(plan);
     assert_pl_ok(pl_problem_mask(p, "kv == q || q > 10 && kv < 20 && t[kv] > 0"));
     assert_pl_ok(pl_plan_create(&plan, p, d));
+    free(io.workspace);
+    api_workspace(&io, pl_plan_forward_workspace(plan, d));
     assert_pl_ok(pl_forward(plan, d, &io));
     assert_int_equal(io.left, 0);
     free(io.workspace);
     pl_plan_free(plan), pl_problem_free(p), pl_device_free(d);
+}
+
+/* A bias and sinks that are learned: new values between runs of one plan act as in a plan made anew. */
+static void learned_values_need_no_new_plan(void **state) {
+    (void)state;
+    uint64_t seed = numbers_seed();
+    flex_problem p = {.batch = 1,
+                      .q_heads = 2 + 2 * numbers_below(seed, 1, 0, 2),
+                      .kv_heads = 2,
+                      .q_len = 20 + numbers_below(seed, 2, 0, 40),
+                      .kv_len = 20 + numbers_below(seed, 3, 0, 40),
+                      .dim = 16,
+                      .v_dim = 16,
+                      .type = DT_F32};
+    attn_case c;
+    pl_device *d = device(2);
+    pl_plan *plan, *anew;
+    pl_gradient list[8];
+    attn_case_make(&c, &p, MASK_CAUSAL, seed);
+    attn_case_score(&c, SCORE_DENSE, 1, seed);
+    attn_result first = attn_result_new(&c), again = attn_result_new(&c),
+                want = attn_result_new(&c);
+    pl_problem *problem = api_problem(&c);
+    assert_pl_ok(pl_plan_create(&plan, problem, d));
+    pl_io io = api_io(&c, &first);
+    api_gradients(&c, &first, &io, list);
+    assert_pl_ok(api_run(plan, d, &io));
+    for (int64_t i = 0; i < c.score.n_learned; i++) ((float *)c.score.array[0])[i] *= -0.5f;
+    for (int64_t h = 0; h < c.p.q_heads; h++) c.sinks[h] += 1.0f;
+    io = api_io(&c, &again), api_gradients(&c, &again, &io, list);
+    assert_pl_ok(api_run(plan, d, &io));
+    assert_pl_ok(pl_plan_create(&anew, problem, d));
+    io = api_io(&c, &want), api_gradients(&c, &want, &io, list);
+    assert_pl_ok(api_run(anew, d, &io));
+    assert_true(api_same_result(&c, &want, &again) && !api_same_result(&c, &first, &again));
+    attn_result_free(&first), attn_result_free(&again), attn_result_free(&want);
+    pl_plan_free(plan), pl_plan_free(anew), pl_problem_free(problem), pl_device_free(d);
+    attn_case_free(&c);
 }
 
 /* B02: parts of the keys, one of them empty, merge into the whole; what sees nothing stays 0 and -inf. */
@@ -338,6 +384,7 @@ int main(void) {
         cmocka_unit_test(offsets_move_the_mask),
         cmocka_unit_test(plans_explain_themselves),
         cmocka_unit_test(loads_that_left_are_told),
+        cmocka_unit_test(learned_values_need_no_new_plan),
         cmocka_unit_test(b02_merged_parts_equal_the_whole),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);

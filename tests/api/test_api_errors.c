@@ -264,6 +264,48 @@ static void runs_are_refused(void **state) {
     assert_pl_ok(pl_backward(f->plan, f->d, io));
 }
 
+static void gradients_and_scores_are_refused(void **state) {
+    fixture *f = *state;
+    pl_plan *plan;
+    const int64_t heads = HQ;
+    float bias[HQ] = {1, 2, 3, 4}, sinks[HQ] = {0}, d_bias[HQ], d_sinks[HQ];
+    assert_pl_says(pl_problem_score(NULL, "s"), PL_ERROR_USAGE, "problem is NULL");
+    assert_pl_says(pl_problem_gradient(f->p, NULL, 1), PL_ERROR_USAGE, "name is NULL");
+    assert_pl_says(pl_problem_gradient(f->p, "bias", 1), PL_ERROR_USAGE, "`bias` has no value yet");
+    assert_pl_says(pl_problem_sinks(f->p, (float *)((char *)sinks + 1)), PL_ERROR_USAGE, "aligned");
+    assert_pl_ok(pl_problem_array(f->p, "bias", PL_F32, 1, &heads, bias));
+    assert_pl_ok(pl_problem_gradient(f->p, "bias", 1));
+    assert_pl_says(pl_plan_create(&plan, f->p, f->d), PL_ERROR_USAGE, "without a score");
+    assert_pl_ok(pl_problem_score(f->p, "s + bias[h] ++"));
+    assert_pl_says(pl_plan_create(&plan, f->p, f->d), PL_ERROR_SYNTAX, "score, line 1, column");
+    assert_pl_ok(pl_problem_score(f->p, "s + bias[h]"));
+    assert_pl_ok(pl_problem_sinks(f->p, sinks));
+    assert_pl_ok(pl_plan_create(&plan, f->p, f->d));
+    free(f->io.workspace);
+    api_workspace(&f->io, pl_plan_backward_workspace(plan, f->d));
+    assert_pl_ok(pl_forward(plan, f->d, &f->io));
+    const pl_gradient twice[2] = {{"bias", d_bias}, {"bias", d_bias}}, other = {"slope", d_bias},
+                      none = {"bias", NULL};
+    pl_io good = f->io, *io = &f->io;
+    assert_pl_says(pl_backward(plan, f->d, io), PL_ERROR_USAGE, "gradient of `bias`", "no place");
+    *io = good, io->gradients = twice, io->n_gradients = 2;
+    assert_pl_says(pl_backward(plan, f->d, io), PL_ERROR_USAGE, "`bias` is given twice");
+    *io = good, io->gradients = &other, io->n_gradients = 1;
+    assert_pl_says(pl_backward(plan, f->d, io), PL_ERROR_USAGE, "no gradient of `slope`",
+                   "pl_problem_gradient");
+    *io = good, io->gradients = &none, io->n_gradients = 1;
+    assert_pl_says(pl_backward(plan, f->d, io), PL_ERROR_USAGE, "data of a gradient is NULL");
+    *io = good, io->gradients = NULL, io->n_gradients = 1;
+    assert_pl_says(pl_backward(plan, f->d, io), PL_ERROR_USAGE, "list of gradients is NULL");
+    *io = good, io->gradients = twice, io->n_gradients = 1;
+    assert_pl_says(pl_backward(plan, f->d, io), PL_ERROR_USAGE, "gradient of the sinks");
+    io->d_sinks = d_sinks;
+    assert_pl_ok(pl_backward(plan, f->d, io));
+    bias[2] = NAN; /* of head 2 */
+    assert_pl_says(pl_forward(plan, f->d, io), PL_ERROR_NUMERIC, "h 2");
+    pl_plan_free(plan);
+}
+
 static void merges_are_refused(void **state) {
     fixture *f = *state;
     const float *o[2] = {f->o, NULL}, *lse[2] = {f->lse, f->lse};
@@ -291,6 +333,7 @@ int main(void) {
         cmocka_unit_test_setup_teardown(captures_are_refused, setup, teardown),
         cmocka_unit_test_setup_teardown(masks_are_refused_beyond_their_budget, setup, teardown),
         cmocka_unit_test_setup_teardown(runs_are_refused, setup, teardown),
+        cmocka_unit_test_setup_teardown(gradients_and_scores_are_refused, setup, teardown),
         cmocka_unit_test_setup_teardown(merges_are_refused, setup, teardown),
         cmocka_unit_test(codes_have_names),
     };

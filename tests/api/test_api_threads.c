@@ -12,7 +12,7 @@
 #include "api_case.h"
 #include <pthread.h>
 
-enum { THREADS = 16, ROUNDS = 3, D = 16, HEADS = 4 };
+enum { THREADS = 16, ROUNDS = 3, HEADS = 4 };
 
 typedef struct shared {
     attn_case c;
@@ -97,11 +97,11 @@ static void open_case(shared *s) {
     uint64_t seed = numbers_seed();
     flex_problem p = {.batch = 2,
                       .q_heads = HEADS,
-                      .kv_heads = 2,
+                      .kv_heads = 2 + 2 * numbers_below(seed, 5, 0, 2),
                       .q_len = 40 + numbers_below(seed, 1, 0, 60),
                       .kv_len = 40 + numbers_below(seed, 2, 0, 60),
-                      .dim = D,
-                      .v_dim = D,
+                      .dim = 8 * (1 + numbers_below(seed, 3, 0, 4)),
+                      .v_dim = 8 * (1 + numbers_below(seed, 4, 0, 4)),
                       .type = DT_F32,
                       .tile_q = 16,
                       .tile_kv = 16};
