@@ -85,7 +85,7 @@ library      := $(if $(SAN),,$(BUILD)/lib/libpaceline.so.0 $(BUILD)/lib/libpacel
 version      := $(shell sed -n 's/^.define VERSION_TEXT "\(.*\)"$$/\1/p' src/core/version.h)
 test_sources := $(foreach f,$(FOLDERS),$(wildcard tests/$f/test_*.c))
 test_bins    := $(test_sources:%.c=$(BUILD)/%)
-test_scripts := $(wildcard tests/cli/test_*.sh)
+test_scripts := $(wildcard tests/cli/test_*.sh tests/api/test_*.sh)
 support      := $(wildcard tests/support/*.c)
 support_objs := $(support:%.c=$(BUILD)/obj/%.o)
 support_lib  := $(if $(support),$(BUILD)/tests/libsupport.a)

@@ -195,6 +195,33 @@ PL_MUST pl_error pl_mask_get_info(const pl_mask *m, pl_mask_info *info);
 PL_MUST pl_error pl_mask_tiles(const pl_mask *m, int64_t b, int64_t h, uint8_t *kinds,
                                size_t capacity);
 
+/* A mask as padded lists of tiles, the form of PyTorch's BlockMask: int32, contiguous. count is [batch, heads, lines] and
+ * index [batch, heads, lines, across]: the first count tiles of a line are listed, the rest is not read. Partial lists hold
+ * tiles whose cells the expression decides, full lists tiles that are visible whole; the others see nothing. */
+typedef struct pl_side {
+    const int32_t *count, *index; /* kv_num_blocks, kv_indices (q_num_blocks, q_indices) */
+    const int32_t *full_count, *full_index; /* full_...; NULL, both: no tile is full */
+} pl_side;
+typedef struct pl_lists {
+    size_t size;          /* sizeof(pl_lists) */
+    int64_t batch, heads; /* the problem's, or 1 for all */
+    int32_t tile_q, tile_kv;
+    pl_side by_q; /* lines are query tiles, across key tiles */
+    pl_side
+        by_kv; /* lines are key tiles, across query tiles; all NULL: made from by_q, else held against it */
+} pl_lists;
+
+/* A mask from lists, for the problem's lengths, with the problem's mask text for the cells of partial tiles. The lists are
+ * read and not kept. */
+PL_MUST pl_error pl_mask_import(pl_mask **out, const pl_problem *p, const pl_lists *lists);
+/* The lists of one direction into the caller's arrays, indices rising, -1 behind the counts: by_kv 0 for lines of query tiles, 1
+ * for lines of key tiles. Extents [stored_batch, stored_heads, q_tiles, kv_tiles] of pl_mask_info; by_kv exchanges the last two. */
+PL_MUST pl_error pl_mask_export(const pl_mask *m, int by_kv, int32_t *count, int32_t *index,
+                                int32_t *full_count, int32_t *full_index);
+/* Whether an imported mask says what its expression says: PL_ERROR_RANGE with the first tile that is listed as full, or not
+ * listed, and should not be. *loose (may be NULL): tiles listed as partial that need not be. */
+PL_MUST pl_error pl_mask_check(const pl_mask *m, int64_t *loose);
+
 /* ---- plans: how it is computed ---- */
 
 typedef struct pl_plan pl_plan;

@@ -62,5 +62,7 @@ MUST_CHECK err pl__check_size(const char *name, size_t given, size_t least, size
 /* Fills *out, which pl__program_free releases in any case. */
 MUST_CHECK err pl__program_make(pl__program *out, const pl_problem *p);
 void pl__program_free(pl__program *x);
+/* A mask's expression, memory and extents; what it says of tiles is still to be filled. */
+MUST_CHECK err pl__mask_start(pl_mask *m, const pl_problem *p);
 
 #endif

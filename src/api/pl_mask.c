@@ -5,13 +5,21 @@
 #include "api/api_private.h"
 #include <string.h>
 
-static err build(pl_mask *m, const pl_problem *p, pl_device *d) {
+err pl__mask_start(pl_mask *m, const pl_problem *p) {
+    if (p->given)
+        return err_set(ERR_USAGE, "the problem has a mask that is made already "
+                                  "(pl_problem_use_mask); give it a text to make another");
     TRY(pl__program_make(&m->own, p));
     TRY(arena_create(&m->memory, "mask", 0));
     m->program = &m->own;
     m->mask = &m->built;
     m->batch = p->shape.batch;
     m->heads = p->shape.q_heads;
+    return ERR_OK;
+}
+
+static err build(pl_mask *m, const pl_problem *p, pl_device *d) {
+    TRY(pl__mask_start(m, p));
     const block_mask_args args = {.mask = m->own.mask,
                                   .env = &m->own.env,
                                   .batch = p->shape.batch,
@@ -27,9 +35,6 @@ static err build(pl_mask *m, const pl_problem *p, pl_device *d) {
 static err create(pl_mask **out, const pl_problem *p, pl_device *d) {
     pl_mask *m;
     TRY(pl__need(p, "pl_mask_create", "the problem"));
-    if (p->given)
-        return err_set(ERR_USAGE, "pl_mask_create: the problem has a mask that is built already "
-                                  "(pl_problem_use_mask)");
     TRY(mem_new(1, sizeof *m, &m));
     err e = build(m, p, d);
     if (e)

@@ -18,6 +18,11 @@ static err check_given(const pl_problem *p) {
             "a mask for the problem",
             (long long)m->batch, (long long)m->heads, (long long)b->q_len, (long long)b->kv_len,
             (long long)s->batch, (long long)s->q_heads, (long long)s->q_len, (long long)s->kv_len);
+    if ((p->tile_q && p->tile_q != b->tile_q) || (p->tile_kv && p->tile_kv != b->tile_kv))
+        return err_set(ERR_SHAPE,
+                       "pl_plan_create: the mask has tiles of %d x %d, and the problem asks for "
+                       "%d x %d",
+                       b->tile_q, b->tile_kv, p->tile_q, p->tile_kv);
     if (p->q0 != m->program->env.q0 || p->kv0 != m->program->env.kv0)
         return err_set(ERR_SHAPE,
                        "pl_plan_create: the mask was built with offsets q0 %lld and kv0 %lld, and "
@@ -45,6 +50,7 @@ static flex_problem translate(const pl_problem *p, const pl__program *own) {
                           .score_env = own->score ? &own->env : NULL,
                           .score_grads = p->gradients,
                           .sinks = p->sinks,
+                          .blocks = p->given ? p->given->mask : NULL,
                           .tile_q = p->tile_q,
                           .tile_kv = p->tile_kv,
                           .mask_budget = p->mask_budget};

@@ -1,6 +1,6 @@
-/* The public library does what flex does: runs, masks, captures, offsets, merges, and the life of handles.
+/* The public library does what flex does: runs, captures, offsets, merges, and the life of handles.
  *
- * Sentences are in test_api_errors.c, threads in test_api_threads.c, the installed tree in test_install.sh. */
+ * Masks are in test_api_masks.c, sentences are in test_api_errors.c, threads in test_api_threads.c, the installed tree in test_install.sh. */
 #include <setjmp.h>
 #include <stdarg.h>
 #include <stddef.h>
@@ -104,57 +104,6 @@ static void strides_are_those_of_the_caller(void **state) {
     attn_result_free(&want), attn_result_free(&got);
     attn_case_free(&c);
     dev_close(d);
-}
-
-/* Whether the tiles of entry (b, h) are those of brute force, which knows whether an entry stands for all. */
-static int same_tiles(const pl_mask *m, const pl_mask_info *info, const uint8_t *want, uint8_t *got,
-                      int64_t b, int64_t h) {
-    size_t n = (size_t)(info->q_tiles * info->kv_tiles);
-    int64_t entry =
-        (info->stored_batch == 1 ? 0 : b) * info->stored_heads + (info->stored_heads == 1 ? 0 : h);
-    memset(got, 9, n);
-    return pl_mask_tiles(m, b, h, got, n) == PL_OK && !memcmp(got, want + (size_t)entry * n, n);
-}
-
-static void masks_equal_brute_force(void **state) {
-    (void)state;
-    uint64_t seed = numbers_seed();
-    for (uint64_t i = 0; i < 3 * MASK_KINDS; i++) {
-        flex_problem p = {.batch = 1 + numbers_below(seed, 1, i, 3),
-                          .q_heads = 1 + numbers_below(seed, 2, i, 4),
-                          .kv_heads = 1 + numbers_below(seed, 6, i, 2),
-                          .q_len = numbers_below(seed, 3, i, 200),
-                          .kv_len = numbers_below(seed, 4, i, 200),
-                          .dim = 8 * (1 + numbers_below(seed, 5, i, 2)),
-                          .v_dim = 8,
-                          .type = i % 2 ? DT_F32 : DT_BF16,
-                          .tile_q = 16,
-                          .tile_kv = 24};
-        attn_case c;
-        attn_case_make(&c, &p, (int)(i % MASK_KINDS), seed + i);
-        pl_problem *problem = api_problem(&c);
-        pl_mask *m;
-        pl_mask_info info = {.size = sizeof info};
-        assert_pl_ok(pl_mask_create(&m, problem, NULL));
-        pl_problem_free(problem);
-        assert_pl_ok(pl_mask_get_info(m, &info));
-        assert_int_equal(info.batch, c.p.batch);
-        assert_int_equal(info.heads, c.p.q_heads);
-        assert_int_equal(info.tile_q, 16);
-        assert_int_equal(info.q_tiles, (c.p.q_len + 15) / 16);
-        assert_int_equal(info.kv_tiles, (c.p.kv_len + 23) / 24);
-        size_t n = (size_t)(info.q_tiles * info.kv_tiles);
-        uint8_t *want = malloc((size_t)(info.batch * info.heads) * n + 1), *got = malloc(n + 1);
-        const block_mask_args args = {
-            c.p.mask, c.p.env, info.stored_batch, info.stored_heads, c.p.q_len, c.p.kv_len, 16,
-            24,       0};
-        assert_ok(blockmask_brute(&args, want));
-        for (int64_t e = 0; e < info.batch * info.heads; e++)
-            assert_true(same_tiles(m, &info, want, got, e / info.heads, e % info.heads));
-        free(want), free(got);
-        pl_mask_free(m);
-        attn_case_free(&c);
-    }
 }
 
 static pl_problem *square(int64_t n, const char *mask) {
@@ -379,7 +328,6 @@ int main(void) {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(runs_give_the_bits_of_flex),
         cmocka_unit_test(strides_are_those_of_the_caller),
-        cmocka_unit_test(masks_equal_brute_force),
         cmocka_unit_test(every_type_of_capture_is_read),
         cmocka_unit_test(offsets_move_the_mask),
         cmocka_unit_test(plans_explain_themselves),
