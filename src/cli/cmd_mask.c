@@ -73,7 +73,7 @@ static err build(const args *a, const captures *c, dev *d, arena *mem, block_mas
     TRY(args_int(a, "--tile", 128, 8, 4096, &tile));
     TRY(args_int(a, "--budget", 256, 1, 1 << 20, &budget));
     return blockmask_build(m,
-                           &(block_mask_args){.mask = c->mask,
+                           &(block_mask_args){.mask = c->program,
                                               .env = &c->env,
                                               .batch = batch,
                                               .heads = heads,
@@ -109,7 +109,7 @@ static err run(const args *a) {
         return err_set(ERR_USAGE, "--map draws text and --json prints an object: choose one");
     if (png) TRY(file_check_output(png));
     if (in) TRY_GOTO(safetensors_open(&file, in), done);
-    TRY_GOTO(captures_open(&c, a->positional[0], file, let, n_let), done);
+    TRY_GOTO(captures_open(&c, EXPR_MASK, a->positional[0], NULL, file, let, n_let), done);
     TRY_GOTO(arena_create(&mem, "mask", 0), done);
     TRY_GOTO(open_dev(a, &d), done);
     TRY_GOTO(build(a, &c, d, mem, &m), done);
