@@ -8,6 +8,7 @@
 #include "cli/open_dev.h"
 #include "core/clock.h"
 #include "core/file.h"
+#include "flex/mods.h"
 #include <math.h>
 #include <stdio.h>
 #include <string.h>
@@ -20,6 +21,8 @@ static const arg_spec spec[] = {
     {"--seed", ARG_INT, "N", "seed of drawn tensors (default 1)"},
     {"--mask", ARG_TEXT, "E", "mask expression (default: everything visible)"},
     {"--score", ARG_TEXT, "E", "score expression over s, the scaled logit (default: s)"},
+    {"--mask-mod", ARG_TEXT, "NAME", "a mask of the gallery instead (mask --mods lists it)"},
+    {"--score-mod", ARG_TEXT, "NAME", "a score of the gallery instead"},
     {"--sinks", ARG_TEXT, "NAME",
      "tensor of --in with one logit a query head, added to the denominator"},
     {"--let", ARG_MANY, "NAME=VALUE", "a captured scalar; may be repeated"},
@@ -211,6 +214,19 @@ static void report(const job *j) {
             (long long)j->io.left_cell[2], (long long)j->io.left_cell[3]);
 }
 
+/* The expression given, or the gallery's, or NULL. */
+static err choose_text(const args *a, const char *given, const char *by_name, expr_role role,
+                       const char **text) {
+    const char *name = args_text(a, by_name, NULL);
+    const mod *m;
+    *text = args_text(a, given, NULL);
+    if (!name) return ERR_OK;
+    if (*text) return err_set(ERR_USAGE, "%s and %s are given: choose one", given, by_name);
+    TRY(mods_need(&m, name, role));
+    *text = m->text;
+    return ERR_OK;
+}
+
 static err execute(job *j, const args *a) {
     const char *let[ARGS_MAX_MANY],
         *in = args_text(a, "--in", NULL), *mask = args_text(a, "--mask", NULL),
@@ -221,6 +237,8 @@ static err execute(job *j, const args *a) {
     TRY(args_int(a, "--png-head", 0, 0, INT32_MAX, &head));
     if (!png && args_has(a, "--png-head"))
         return err_set(ERR_USAGE, "--png-head is given without --png");
+    TRY(choose_text(a, "--mask", "--mask-mod", EXPR_MASK, &mask));
+    TRY(choose_text(a, "--score", "--score-mod", EXPR_SCORE, &score));
     if (!mask && !score && n_let)
         return err_set(ERR_USAGE, "--let is given without --mask or --score");
     if (args_has(a, "--out")) TRY(file_check_output(args_text(a, "--out", NULL)));
