@@ -51,6 +51,7 @@ typedef struct interval_lanes {
     int (*rises_i64)(const int64_t *x, int64_t n);
     void (*ends_i32)(const int32_t *x, int64_t n, int64_t *lo, int64_t *hi); /* n >= 1 */
     void (*ends_i64)(const int64_t *x, int64_t n, int64_t *lo, int64_t *hi);
+    void (*ends_u8)(const uint8_t *x, int64_t n, int64_t *lo, int64_t *hi);
     int (*ends_f32)(const float *x, int64_t n, float *lo, float *hi); /* 1: there is a NaN */
 } interval_lanes;
 

@@ -10,6 +10,7 @@
 typedef struct interval_array {
     int64_t n;       /* elements, flattened */
     int sorted;      /* never falls: the ends of a slice are its extremes, no tree is kept */
+    int64_t block;   /* elements of a leaf; 0: no tree, the array is read when asked for */
     int64_t blocks;  /* leaves of the tree */
     ir_val *lo, *hi; /* [2 * blocks]: node i covers 2i and 2i + 1, leaves from `blocks` on */
 } interval_array;
