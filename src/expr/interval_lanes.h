@@ -24,7 +24,8 @@ typedef enum interval_what {
     INTERVAL_SIZE,   /* min, max, abs of integers by op */
     INTERVAL_LOAD,   /* the rest is done lane by lane, by interval_many.c */
     INTERVAL_RULE,
-    INTERVAL_JOIN /* ?: of floats */
+    INTERVAL_APART, /* what SIGN left open between elements of two arrays (pair) */
+    INTERVAL_JOIN   /* ?: of floats */
 } interval_what;
 
 typedef struct interval_term {
@@ -39,7 +40,8 @@ typedef struct interval_step {
     int n; /* terms */
     int64_t constant, divisor;
     const interval_term *term;
-    const ir_node *node; /* LOAD */
+    const ir_node *node;            /* LOAD */
+    const struct affine_form *pair; /* APART; x and y are its indices */
 } interval_step;
 
 typedef struct interval_lanes {

@@ -98,6 +98,64 @@ static err build_array(interval_array *x, const interval_lanes *f, const expr_va
     return ERR_OK;
 }
 
+/* ---- sets of values: ids in no order, of which two slices may share none though their extremes overlap ---- */
+
+static uint64_t class_of(int64_t v) {
+    return UINT64_C(1) << ((uint64_t)v * UINT64_C(0x9e3779b97f4a7c15) >> 58);
+}
+
+/* Classes of elements from..to; equal neighbours, which documents are made of, count once. */
+static uint64_t read_set(const expr_value *v, int64_t from, int64_t to) {
+    int64_t last = expr_load__element(v, EXPR_INT, from).i;
+    uint64_t set = class_of(last);
+    for (int64_t i = from + 1; i <= to; i++) {
+        int64_t x = expr_load__element(v, EXPR_INT, i).i;
+        if (x != last) set |= class_of(x);
+        last = x;
+    }
+    return set;
+}
+
+static err build_sets(interval_array *x, const expr_value *v, arena *a) {
+    if (!x->blocks || x->sets) return ERR_OK; /* sorted arrays answer by their ends */
+    TRY(arena_alloc_raw(a, 2 * (size_t)x->blocks, sizeof *x->sets, &x->sets));
+    for (int64_t i = 0; i < x->blocks; i++) {
+        int64_t from = i * x->block, to = from + x->block < x->n ? from + x->block : x->n;
+        x->sets[x->blocks + i] = read_set(v, from, to - 1);
+    }
+    for (int64_t i = x->blocks - 1; i > 0; i--) x->sets[i] = x->sets[2 * i] | x->sets[2 * i + 1];
+    return ERR_OK;
+}
+
+/* Classes that occur in a slice; all of them where that is not known. */
+static uint64_t set_of(const interval_array *x, const expr_value *v, int64_t from, int64_t to) {
+    if (from < 0 || to >= x->n) return UINT64_MAX;
+    if (to - from < (x->sets ? BLOCK / 4 : 2 * BLOCK)) return read_set(v, from, to);
+    if (!x->sets) return UINT64_MAX;
+    int64_t i = from / x->block + x->blocks, j = to / x->block + x->blocks + 1;
+    uint64_t set = 0; /* of the covering blocks: a little more is sound */
+    for (; i < j; i /= 2, j /= 2) {
+        if (i & 1) set |= x->sets[i++];
+        if (j & 1) set |= x->sets[--j];
+    }
+    return set;
+}
+
+int interval_tables__has_sets(const interval_tables *t, const affine_form *f) {
+    return f->pair && (t->array[t->prog.node[f->term[0].node].slot].sets ||
+                       t->array[t->prog.node[f->term[1].node].slot].sets);
+}
+
+int interval_tables__apart(const interval_tables *t, const affine_form *pair, const int64_t *lo,
+                           const int64_t *hi) {
+    uint64_t set[2];
+    for (int i = 0; i < 2; i++) {
+        int slot = t->prog.node[pair->term[i].node].slot;
+        set[i] = set_of(&t->array[slot], &t->values[slot], lo[i], hi[i]);
+    }
+    return (set[0] & set[1]) == 0;
+}
+
 /* What an element can be by its type alone. */
 static interval_range any_element(const expr_value *v, expr_type type) {
     if (type != EXPR_INT) return interval__unknown(type);
@@ -210,6 +268,15 @@ static err build(interval_tables *t, const expr *e, const expr_env *env, arena *
         if (n->op != IR_LOAD || t->array[n->slot].n) continue;
         TRY(build_array(&t->array[n->slot], t->lanes, &t->values[n->slot], (expr_type)n->type,
                         n->n_args, a));
+    }
+    for (int i = 0; i < t->prog.n; i++) {
+        const affine_form *f = t->affine.of[i];
+        const int op = t->prog.node[i].op;
+        if (!f || !f->pair || (op != IR_EQ_I && op != IR_NE_I)) continue;
+        for (int j = 0; j < 2; j++) {
+            int slot = t->prog.node[f->term[j].node].slot;
+            TRY(build_sets(&t->array[slot], &t->values[slot], a));
+        }
     }
     return ERR_OK;
 }
