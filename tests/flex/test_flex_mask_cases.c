@@ -1,4 +1,4 @@
-/* Faults that people met with masks, named after cases.md: lengths beside multiples of tiles, and arrays past 2^31 elements.
+/* Faults that people met with masks (B03, B07): lengths beside multiples of tiles, arrays past 2^31 elements; lengths by batch.
  *
  * Big arrays are address space only: pages that nobody writes take no memory. */
 #include <setjmp.h>
