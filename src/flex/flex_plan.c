@@ -4,6 +4,7 @@
  * Everything that depends on shapes alone is decided here, once; a run only walks. Tasks are sorted by cost, longest
  * first, so that threads end together; who runs which task changes no bit. Runs nothing itself. */
 #include "core/env.h"
+#include "flex/blockmask_lists.h"
 #include "flex/flex_private.h"
 #include "core/str.h"
 #include <math.h>
@@ -231,6 +232,31 @@ static err choose_reference(int *on) {
     return err_set(ERR_USAGE, "PACELINE_REFERENCE is '%s'; it must be 0 or 1", text);
 }
 
+/* Given tiles are taken as they are, when they are of these tensors; else they are built from the expression. */
+static err make_mask(flex_plan *p, arena *a, dev *d) {
+    flex_problem *q = &p->p;
+    if (!q->blocks) {
+        const block_mask_args args = {q->mask,   q->env,    q->batch,   q->q_heads,    q->q_len,
+                                      q->kv_len, q->tile_q, q->tile_kv, q->mask_budget};
+        return blockmask_build(&p->mask, &args, a, d);
+    }
+    if (p->reference)
+        return err_set(ERR_USAGE,
+                       "PACELINE_REFERENCE is 1, and the plain definition knows expressions only, "
+                       "not given tiles; unset it or build the mask from its expression");
+    TRY(blockmask_fits(q->blocks, q->batch, q->q_heads, q->q_len, q->kv_len));
+    TRY(check_tile("the mask's tile of queries", q->blocks->tile_q));
+    TRY(check_tile("the mask's tile of keys", q->blocks->tile_kv));
+    if (q->blocks->partial && !q->mask)
+        return err_set(
+            ERR_USAGE,
+            "attention: %lld of the given tiles are partial; give the expression that decides their cells",
+            (long long)q->blocks->partial);
+    p->mask = *q->blocks;
+    q->tile_q = p->mask.tile_q, q->tile_kv = p->mask.tile_kv;
+    return ERR_OK;
+}
+
 err flex_plan_create(flex_plan **out, dev *d, const flex_problem *problem, arena *a) {
     flex_plan *p;
     TRY(flex__check_problem(problem));
@@ -242,9 +268,7 @@ err flex_plan_create(flex_plan **out, dev *d, const flex_problem *problem, arena
     if (!q->tile_q) q->tile_q = DEFAULT_TILE;
     if (!q->tile_kv) q->tile_kv = DEFAULT_TILE;
     p->ops = tileops_get(dev_get_isa(d));
-    const block_mask_args args = {q->mask,   q->env,    q->batch,   q->q_heads,    q->q_len,
-                                  q->kv_len, q->tile_q, q->tile_kv, q->mask_budget};
-    TRY(blockmask_build(&p->mask, &args, a, d));
+    TRY(make_mask(p, a, d));
     p->group = q->q_heads / q->kv_heads;
     p->share =
         flex__min(flex__min(p->group, MAX_SHARE), MAX_COLUMNS / flex__pad(q->tile_q, TILE_LANES));
@@ -271,21 +295,6 @@ double flex_dense_bytes(const flex_plan *p) {
     return 4.0 * (double)q->batch * (double)q->q_heads * (double)q->q_len * (double)q->kv_len;
 }
 
-static err explain_mask(const block_mask *m, str *out) {
-    char a[32], b[32], c[32], d[32], bytes[24], peak[24];
-    TRY(str_printf(out, "mask: %s full, %s partial, %s empty tiles (%s left to counting)\n",
-                   str_thousands(m->full, a), str_thousands(m->partial, b),
-                   str_thousands(m->empty, c), str_thousands(m->undecided, d)));
-    TRY(str_printf(
-        out,
-        "  stored for %lld batch and %lld head entries as runs: %s, %s while building, %.3f ms\n",
-        (long long)m->batch, (long long)m->heads, str_bytes((double)m->bytes, bytes),
-        str_bytes((double)m->peak_bytes, peak), m->build_ms));
-    return str_printf(out, "  rows that see nothing: %s; loads outside an array: %s\n",
-                      m->no_empty_row ? "none" : "some",
-                      m->may_leave ? "not ruled out, guarded" : "none");
-}
-
 err flex_plan_explain(const flex_plan *p, str *out) {
     const flex_problem *q = &p->p;
     char a[24], b[24], c[24];
@@ -306,7 +315,7 @@ err flex_plan_explain(const flex_plan *p, str *out) {
         out,
         "  %lld query heads of a group side by side; %lld forward tasks, %lld backward tasks, longest first\n",
         (long long)p->share, (long long)p->row_tasks, (long long)(p->sums.slots + p->col_tasks)));
-    TRY(explain_mask(&p->mask, out));
+    TRY(blockmask_explain(&p->mask, out));
     TRY(flex__explain_score(p, out));
     TRY(str_printf(out, "share of cells in visited tiles: %.4f\n", p->visited));
     TRY(str_printf(

@@ -11,7 +11,8 @@ __asm__(".section .rodata\n"
         "expr_cuda__end:\n"
         ".byte 0\n"
         ".text\n");
-extern const char expr_cuda__begin[], expr_cuda__end[];
+extern const char expr_cuda__begin[] __attribute__((visibility("hidden")));
+extern const char expr_cuda__end[] __attribute__((visibility("hidden")));
 
 err expr_cuda_prelude(str *out) {
     return str_add(out, expr_cuda__begin, (size_t)(expr_cuda__end - expr_cuda__begin));
