@@ -8,6 +8,7 @@
 #include "core/arena.h"
 #include "core/env.h"
 #include "core/file.h"
+#include "core/limits.h"
 #include "core/pool.h"
 #include "dev/dev.h"
 #include "io/json.h"
@@ -95,7 +96,7 @@ static void look_cpu(json_t *out, const dev *d) {
 static void look_memory(json_t *out) {
     struct rlimit as, files;
     char text[256], a[24], b[24];
-    double limit = doctor_limits_memory();
+    double limit = limits_group_memory("");
     getrlimit(RLIMIT_AS, &as);
     getrlimit(RLIMIT_NOFILE, &files);
     snprintf(text, sizeof text, "%s physical, container limit %s, address space %s",

@@ -1,10 +1,11 @@
 /* Limits of containers and sanity of the clock: see doctor_limits.h.
  *
- * A group is looked for where /proc/self/cgroup says and at the root of the mount, which is what a container
- * sees; the smaller limit holds. Groups between the two are not walked. */
+ * Numbers of control groups come from core/limits; here they become findings, beside shared memory, process namespaces
+ * and the clock. It changes nothing. */
 #include "cli/doctor_limits.h"
 #include "cli/doctor_finding.h"
 #include "core/clock.h"
+#include "core/limits.h"
 #include "core/pool.h"
 #include "core/str.h"
 #include <stdio.h>
@@ -18,71 +19,8 @@
 /* Number of the first process namespace of a Linux kernel (PROC_PID_INIT_INO). */
 #define FIRST_PID_NAMESPACE "pid:[4026531836]"
 
-/* Up to two numbers of a small file of the system; returns how many ("max" is none). */
-static int numbers(const char *path, double *a, double *b) {
-    FILE *f = fopen(path, "r");
-    if (!f) return 0;
-    int n = fscanf(f, "%lf %lf", a, b);
-    fclose(f);
-    return n > 0 ? n : 0;
-}
-
-/* Path of this process's group for a controller of version 1, or of version 2 for "". */
-static void group_of(const char *controller, char *out, size_t n) {
-    char line[1024];
-    FILE *f = fopen("/proc/self/cgroup", "r");
-    out[0] = 0;
-    while (f && fgets(line, sizeof line, f)) {
-        char *names = strchr(line, ':'), *path = names ? strchr(names + 1, ':') : NULL;
-        if (!path) continue;
-        *path++ = 0;
-        path[strcspn(path, "\n")] = 0;
-        char list[256], word[64];
-        snprintf(list, sizeof list, ",%.250s,", names + 1);
-        snprintf(word, sizeof word, ",%s,", controller);
-        if (strstr(list, word)) snprintf(out, n, "%s", strcmp(path, "/") ? path : "");
-    }
-    if (f) fclose(f);
-}
-
-/* The least of a limit of one number at the group and at the root of a controller's mount, or -1. */
-static double least(const char *mount, const char *controller, const char *file) {
-    char group[512], path[800];
-    double least_of = -1, v, w;
-    group_of(controller, group, sizeof group);
-    for (int i = 0; i < 2; i++) {
-        snprintf(path, sizeof path, "%s%s/%s", mount, i ? "" : group, file);
-        if (numbers(path, &v, &w) && v >= 0 && v < 1e15 && (least_of < 0 || v < least_of))
-            least_of = v;
-    }
-    return least_of;
-}
-
-double doctor_limits_memory(void) {
-    double v2 = least("/sys/fs/cgroup", "", "memory.max");
-    double v1 = least("/sys/fs/cgroup/memory", "memory", "memory.limit_in_bytes");
-    return v2 < 0 || (v1 >= 0 && v1 < v2) ? v1 : v2;
-}
-
-/* CPUs that the quota is worth, or -1. */
-static double cpu_quota(void) {
-    char group[512], path[800];
-    double cpus = -1, quota, period;
-    group_of("", group, sizeof group);
-    for (int i = 0; i < 2; i++) {
-        snprintf(path, sizeof path, "/sys/fs/cgroup%s/cpu.max", i ? "" : group);
-        if (numbers(path, &quota, &period) == 2 && period > 0 &&
-            (cpus < 0 || quota / period < cpus))
-            cpus = quota / period;
-    }
-    quota = least("/sys/fs/cgroup/cpu", "cpu", "cpu.cfs_quota_us");
-    period = least("/sys/fs/cgroup/cpu", "cpu", "cpu.cfs_period_us");
-    if (quota > 0 && period > 0 && (cpus < 0 || quota / period < cpus)) cpus = quota / period;
-    return cpus;
-}
-
 static void look_quota(json_t *list) {
-    double cpus = cpu_quota();
+    const double cpus = limits_group_cpus("");
     char fix[128] = "";
     if (cpus < 0) {
         doctor_finding_add(list, "quota", "no CPU quota", NULL);

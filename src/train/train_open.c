@@ -15,6 +15,7 @@ static err open_models(train *t) {
     const char *path = recipe_text(r, RECIPE_target_path);
     const dev_config dc = {.threads = (int)recipe_int(r, RECIPE_devices_threads)};
     TRY(dev_open_cpu(&t->loader, &dc));
+    if (file_exists(path) && !file_is_dir(path)) TRY(train__check_target(t, path));
     TRY(target_load(&t->t, t->loader, path, NULL));
     gguf *g = NULL;
     err e = gguf_open(&g, path);
@@ -160,8 +161,10 @@ static err write_recipe(train *t) {
 static err open_run(train *t) {
     TRY(arena_create(&t->small, "run", 0));
     set_numbers(t);
+    train__look_at_room(t);
     TRY(open_models(t));
     TRY(open_drafters(t));
+    TRY(train__check_weights(t));
     TRY(train__place(t));
     TRY(check_rows(t));
     if (!t->opt.plan_only) TRY(train__own_folder(t));
@@ -175,6 +178,7 @@ static err open_run(train *t) {
     TRY(train__open_devices(t));
     TRY(train__make_plan(t));
     if (t->opt.plan_only) return ERR_OK;
+    TRY(train_check_plan(t));
     TRY(write_recipe(t));
     return take_memory_and_begin(t);
 }
