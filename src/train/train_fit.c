@@ -235,6 +235,38 @@ static err try_alone(train *t, const verdict *now) {
     return ERR_OK;
 }
 
+/* Takes back what is not needed: as many settings as can be stay the recipe's. */
+static err ease(train *t, offer *o, verdict *v) {
+    train__sizes own;
+    train__own_sizes(t, &own);
+    for (int i = 0; i < 7; i++) {
+        train__sizes z = o->z;
+        verdict w;
+        switch (i) {
+        case 0: z.ranks = own.ranks; break;
+        case 1: z.anchor_limit = own.anchor_limit; break;
+        case 2: z.tokens_per_row = own.tokens_per_row; break;
+        case 3: z.keep = own.keep; break;
+        case 4: z.features = own.features; break;
+        case 5: z.targets = own.targets; break;
+        default: z.ring = own.ring; break;
+        }
+        if (!memcmp(&z, &o->z, sizeof z)) continue;
+        TRY(try_sizes(t, &z, &w));
+        if (!w.memory || !w.disk) continue;
+        o->z = z;
+        *v = w;
+    }
+    return ERR_OK;
+}
+
+static int is_new(const train *t, offer *o) {
+    spell(t, o);
+    for (int i = 0; i < t->plan.n_fits; i++)
+        if (!strcmp(t->plan.fits[i].set, o->set)) return 0;
+    return 1;
+}
+
 /* All kinds, a step of each in turn, until it fits or nothing is left. */
 static err try_together(train *t, const verdict *now) {
     offer o = {0};
@@ -248,7 +280,8 @@ static err try_together(train *t, const verdict *now) {
             moved = 1;
             TRY(try_sizes(t, &o.z, &v));
             if (!v.memory || !v.disk) continue;
-            keep_offer(t, &o, &v, !now->memory);
+            TRY(ease(t, &o, &v));
+            if (is_new(t, &o)) keep_offer(t, &o, &v, !now->memory);
             return ERR_OK;
         }
     }
@@ -322,7 +355,8 @@ err train__judge(train *t) {
     str text = {0};
     if (now.memory && now.disk) return ERR_OK;
     TRY(try_alone(t, &now));
-    if (!p->n_fits) TRY(try_together(t, &now));
+    /* One setting alone may have to go far: then a mix is offered too. */
+    if (p->n_fits < 2) TRY(try_together(t, &now));
     err e = now.memory ? ERR_OK : say_memory(t, &text);
     if (!e && !now.disk) e = say_disk(t, bad, &text);
     if (!e) e = say_fits(t, now.memory ? "disk" : "memory", &text);
