@@ -132,9 +132,11 @@ $(BUILD)/tests/libsupport.a: $(support_objs)
 	$(call short,ar  )
 	$(Q)$(AR) rcs $@ $^
 
+# Functions are bound when first called: so main can name the file of a search path that lacks one (cli/linked.c).
+lazy := -Wl,-z,lazy
 $(BUILD)/paceline: $(BUILD)/obj/src/cli/main.o $(call archives,cli)
 	$(call short,link)
-	$(Q)$(CC) $(LDFLAGS_ALL) -o $@ $^ $(LIBS)
+	$(Q)$(CC) $(LDFLAGS_ALL) $(lazy) -o $@ $^ $(LIBS)
 
 $(BUILD)/bench/%: $(BUILD)/obj/bench/%.o $(call archives,api)
 	@mkdir -p $(@D)
@@ -151,12 +153,24 @@ $(BUILD)/tests/interpose/count.so: tests/interpose/count.c $(BUILD)/flags
 	@mkdir -p $(@D)
 	$(CC) $(CSTD) $(OPT) $(WARN) -shared -fPIC -o $@ $< -ldl
 
-# Two versions of one library, and one that ends its process, for tests/cli/test_doctor.c.
-nccl_stubs := $(foreach v,21600 22800 0,$(BUILD)/tests/interpose/nccl_$v.so)
-$(nccl_stubs): $(BUILD)/tests/interpose/nccl_%.so: tests/interpose/nccl_stub.c $(BUILD)/flags
+# Libraries that stand for others: tests/interpose/KIND_stub.c as each VERSION that it knows, named KIND_VERSION.so.
+stub_names := nccl_21600 nccl_22800 nccl_0 nvml_two nvml_old nvml_less nvml_failing nvml_crash \
+              blas_right blas_wrong blas_unsteady blas_crash blas_wide jansson_old jansson_bare pcre2_bare
+stubs := $(stub_names:%=$(BUILD)/tests/interpose/%.so)
+soname_nccl := libnccl.so.2
+soname_nvml := libnvidia-ml.so.1
+soname_blas := libopenblas.so.0
+soname_jansson := libjansson.so.4
+soname_pcre2 := libpcre2-8.so.0
+stub_kind = $(firstword $(subst _, ,$(basename $(notdir $1))))
+stub_flags = -DSTUB_VERSION=$1 -DSTUB_VERSION_$1=1
+.SECONDEXPANSION:
+$(stubs): tests/interpose/$$(call stub_kind,$$@)_stub.c $(BUILD)/flags
 	@mkdir -p $(@D)
-	$(CC) $(CSTD) $(OPT) $(WARN) -DSTUB_VERSION=$* -shared -fPIC -Wl,-soname,libnccl.so.2 -o $@ $<
-$(BUILD)/tests/cli/test_doctor: | $(nccl_stubs)
+	$(call short,stub)
+	$(Q)$(CC) $(CSTD) $(OPT) $(WARN) $(call stub_flags,$(lastword $(subst _, ,$(basename $(notdir $@))))) -shared -fPIC \
+	  -Wl,-soname,$(soname_$(call stub_kind,$@)) -o $@ $<
+$(foreach t,cli/test_doctor cli/test_doctor_machine cli/test_libraries dev/test_shared_lib dev/test_blas,$(BUILD)/tests/$t): | $(stubs)
 
 test: $(program) $(test_bins) $(BUILD)/tests/interpose/count.so $(BUILD)/tests/cli/make_tiny ## all tests; ends with 'N passed, N failed, N skipped'
 	@PACELINE_PROGRAM=$(BUILD)/paceline tools/runtests.sh $(BUILD) $(test_bins) $(test_scripts)
@@ -213,7 +227,7 @@ bench: $(bench_bins) ## build and run bench/*.c
 # Linked once more, to look for its libraries in lib/ beside it (and theirs too: hence not RUNPATH).
 $(BUILD)/paceline-bundle: $(BUILD)/obj/src/cli/main.o $(call archives,cli)
 	$(call short,link)
-	$(Q)$(CC) $(LDFLAGS_ALL) -Wl,--disable-new-dtags -Wl,-rpath,'$$ORIGIN/lib' -o $@ $^ $(LIBS)
+	$(Q)$(CC) $(LDFLAGS_ALL) $(lazy) -Wl,--disable-new-dtags -Wl,-rpath,'$$ORIGIN/lib' -o $@ $^ $(LIBS)
 
 bundle: $(BUILD)/paceline-bundle ## build/bundle: the program with its libraries, for machines without them
 	@tools/bundle.sh $< $(BUILD)/bundle

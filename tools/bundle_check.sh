@@ -44,4 +44,9 @@ run /app/paceline --help >/dev/null
 # A real computation: attention under a mask, forward, on random inputs.
 run /app/paceline attend --random 1,2,1,70,90,16 --mask 'kv <= q' --explain
 run /app/paceline doctor
+# Files of the same names first on the search path: the bundle's own serve. (The folder exists in the new root alone.)
+mkdir -p "$root/polluted"
+for l in "$bundle"/lib/*; do echo 'no library' >"$root/polluted/$(basename "$l")"; done
+LD_LIBRARY_PATH=/polluted run /app/paceline doctor >"$root/tmp/doctor"
+grep '/polluted/' "$root/tmp/doctor" && { echo 'bundle-check: a library of the search path is taken' >&2; exit 1; }
 echo 'bundle-check: ok'

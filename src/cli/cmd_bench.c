@@ -134,8 +134,10 @@ static err build_bigram(job *j, const char *path) {
     TRY(bigram_create(&j->pairs, target_get_config(j->s.t)->vocab));
     TRY(data_open(&set, (const char *const[]){path}, 1, &cfg));
     err e = ERR_OK;
-    for (int64_t i = 0; i < data_count(set) && !e; i++)
-        e = bigram_add(j->pairs, data_at(set, i).tokens, data_at(set, i).n);
+    for (int64_t i = 0; i < data_count(set) && !e; i++) {
+        e = data_check(set, i);
+        if (!e) e = bigram_add(j->pairs, data_at(set, i).tokens, data_at(set, i).n);
+    }
     data_close(set);
     return e ? e : bigram_finish(j->pairs);
 }

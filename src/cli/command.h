@@ -15,7 +15,8 @@ typedef struct command {
     err (*run)(const args *a);
 } command;
 
-extern const command command_train, command_plan, command_generate, command_regenerate,
-    command_bench, command_attend, command_probe, command_mask, command_inspect, command_doctor;
+extern const command command_train, command_plan, command_status, command_stop, command_generate,
+    command_regenerate, command_bench, command_attend, command_probe, command_mask, command_inspect,
+    command_doctor;
 
 #endif

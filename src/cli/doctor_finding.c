@@ -5,6 +5,7 @@
 #include "cli/doctor_finding.h"
 #include <stdarg.h>
 #include <stdio.h>
+#include <string.h>
 
 static json_t *text_value(const char *text) {
     json_t *v = json_string(text);
@@ -31,4 +32,13 @@ void doctor_finding_say(json_t *list, const char *item, const char *fix, const c
     vsnprintf(text, sizeof text, fmt, ap);
     va_end(ap);
     doctor_finding_add(list, item, text, fix);
+}
+
+void doctor_finding_error(json_t *list, const char *item, const char *text) {
+    const char *cut = NULL;
+    for (const char *c = strstr(text, "; "); c; c = strstr(c + 1, "; ")) cut = c;
+    if (cut)
+        doctor_finding_say(list, item, cut + 2, "%.*s", (int)(cut - text), text);
+    else
+        doctor_finding_add(list, item, text, "mend what it says");
 }

@@ -11,5 +11,7 @@ void doctor_finding_add(json_t *list, const char *item, const char *text, const 
 /* The same with a made sentence, cut at 1 KiB. */
 void doctor_finding_say(json_t *list, const char *item, const char *fix, const char *fmt, ...)
     PRINTF_LIKE(4, 5);
+/* A sentence of an error, "what is wrong; what to do": cut at its last "; " into finding and fix. */
+void doctor_finding_error(json_t *list, const char *item, const char *text);
 
 #endif

@@ -16,23 +16,23 @@
 /* Libraries whose version one call tells. Compared with the package's version as far as both go. */
 static const struct known {
     const char *stem, *symbol;
-    elf_probe_call how;
+    shared_lib_call how;
     int needed; /* by this program on GPUs; the others are optional */
 } known[] = {
-    {"libcudart.so", "cudaRuntimeGetVersion", ELF_PROBE_CUDART, 1},
-    {"libnccl.so", "ncclGetVersion", ELF_PROBE_NCCL, 1},
-    {"libnvrtc.so", "nvrtcVersion", ELF_PROBE_PAIR, 1},
-    {"libcublasLt.so", "cublasLtGetVersion", ELF_PROBE_SIZE, 1},
-    {"libcublas.so", "cublasGetProperty", ELF_PROBE_TRIPLE, 0},
-    {"libcudnn.so", "cudnnGetVersion", ELF_PROBE_SIZE, 0},
-    {"libcufft.so", "cufftGetProperty", ELF_PROBE_TRIPLE, 0},
-    {"libcurand.so", "curandGetProperty", ELF_PROBE_TRIPLE, 0},
-    {"libcusolver.so", "cusolverGetProperty", ELF_PROBE_TRIPLE, 0},
-    {"libcusparse.so", "cusparseGetProperty", ELF_PROBE_TRIPLE, 0},
-    {"libcusparseLt.so", "cusparseLtGetProperty", ELF_PROBE_TRIPLE, 0},
-    {"libnvJitLink.so", "nvJitLinkVersion", ELF_PROBE_PAIR, 0},
-    {"libcupti.so", "cuptiGetVersion", ELF_PROBE_LOOKUP, 0},
-    {"libnvshmem_host.so", "nvshmem_info_get_version", ELF_PROBE_LOOKUP, 0},
+    {"libcudart.so", "cudaRuntimeGetVersion", SHARED_LIB_CUDA, 1},
+    {"libnccl.so", "ncclGetVersion", SHARED_LIB_NCCL, 1},
+    {"libnvrtc.so", "nvrtcVersion", SHARED_LIB_PAIR, 1},
+    {"libcublasLt.so", "cublasLtGetVersion", SHARED_LIB_SIZE, 1},
+    {"libcublas.so", "cublasGetProperty", SHARED_LIB_TRIPLE, 0},
+    {"libcudnn.so", "cudnnGetVersion", SHARED_LIB_SIZE, 0},
+    {"libcufft.so", "cufftGetProperty", SHARED_LIB_TRIPLE, 0},
+    {"libcurand.so", "curandGetProperty", SHARED_LIB_TRIPLE, 0},
+    {"libcusolver.so", "cusolverGetProperty", SHARED_LIB_TRIPLE, 0},
+    {"libcusparse.so", "cusparseGetProperty", SHARED_LIB_TRIPLE, 0},
+    {"libcusparseLt.so", "cusparseLtGetProperty", SHARED_LIB_TRIPLE, 0},
+    {"libnvJitLink.so", "nvJitLinkVersion", SHARED_LIB_PAIR, 0},
+    {"libcupti.so", "cuptiGetVersion", SHARED_LIB_LOOKUP, 0},
+    {"libnvshmem_host.so", "nvshmem_info_get_version", SHARED_LIB_LOOKUP, 0},
 };
 enum { KNOWN = sizeof known / sizeof known[0] };
 
@@ -152,7 +152,7 @@ static void open_library(look *k, const char *path, const elf_probe *elf) {
     const char *name = base_name(path);
     const struct known *what = find_known(name);
     elf_probe_result got;
-    elf_probe_open(path, what ? what->symbol : NULL, what ? what->how : ELF_PROBE_OPEN, &got);
+    elf_probe_open(path, what ? what->symbol : NULL, what ? what->how : SHARED_LIB_OPEN, &got);
     if (got.fault[0]) {
         say_unopened(k, path, got.fault, what && what->needed);
         return;

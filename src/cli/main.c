@@ -2,9 +2,11 @@
  * exit code. All work is in the commands (cmd_*.c) and the libraries below; nothing is computed
  * here. */
 #include "cli/command.h"
+#include "cli/linked.h"
 #include "core/env.h"
 #include "core/log.h"
 #include "core/pool.h"
+#include "core/version.h"
 #include <errno.h>
 #include <fcntl.h>
 #include <pthread.h>
@@ -12,16 +14,15 @@
 #include <stdio.h>
 #include <string.h>
 
-#define PACELINE_VERSION "0.1.0"
-
 static const command *const commands[] = {
-    &command_train, &command_plan,   &command_generate, &command_regenerate, &command_bench,
-    &command_probe, &command_attend, &command_mask,     &command_inspect,    &command_doctor,
+    &command_train,    &command_plan,       &command_status,  &command_stop,
+    &command_generate, &command_regenerate, &command_bench,   &command_probe,
+    &command_attend,   &command_mask,       &command_inspect, &command_doctor,
 };
 enum { COMMANDS = sizeof commands / sizeof commands[0] };
 
 static void print_help(FILE *f) {
-    fprintf(f, "paceline " PACELINE_VERSION
+    fprintf(f, "paceline " VERSION_TEXT
                ": trains DFlash drafters for speculative decoding and decodes with them\n\n"
                "usage: paceline COMMAND [options]\n\ncommands:\n");
     for (int i = 0; i < COMMANDS; i++)
@@ -131,6 +132,7 @@ static int unknown_command(const char *word) {
 
 int main(int argc, char **argv) {
     if (prepare_process()) return 1;
+    if (linked_check()) return fail(NULL, ERR_REFUSED);
     if (argc < 2) {
         print_help(stderr);
         return 2;
@@ -140,7 +142,7 @@ int main(int argc, char **argv) {
         return finish(NULL);
     }
     if (!strcmp(argv[1], "--version")) {
-        printf("paceline " PACELINE_VERSION "\n");
+        printf("paceline " VERSION_TEXT "\n");
         return finish(NULL);
     }
     for (int i = 0; i < COMMANDS; i++)

@@ -39,8 +39,9 @@ err session_open(session *s, const args *a, int quiet) {
         fprintf(stderr, "; drafter: block %lld, %s",
                 (long long)drafter_get_config(s->dr)->block_size,
                 str_bytes((double)drafter_bytes(s->dr), more));
-    fprintf(stderr, "; %d threads, %s, matrices by %s; loaded in %.1f s\n", dev_threads(s->d),
-            dev_isa_name(dev_get_isa(s->d)), dev_blas_path(s->d), clock_seconds() - t0);
+    fprintf(stderr, "; %d threads, %s, matrices by %s%s%s; loaded in %.1f s\n", dev_threads(s->d),
+            dev_isa_name(dev_get_isa(s->d)), dev_blas_version(s->d),
+            *dev_blas_version(s->d) ? " " : "", dev_blas_path(s->d), clock_seconds() - t0);
     return ERR_OK;
 }
 

@@ -26,3 +26,8 @@ const char *env_library_path(void) {
     const char *v = getenv("LD_LIBRARY_PATH");
     return v && *v ? v : NULL;
 }
+
+const char *env_preload(void) {
+    const char *v = getenv("LD_PRELOAD");
+    return v && *v ? v : NULL;
+}

@@ -16,5 +16,6 @@ const char *env_name(env_key k);
 const char *env_help(env_key k);
 /* LD_LIBRARY_PATH, the loader's and no switch of ours: doctor tells what it hides. NULL as above. */
 const char *env_library_path(void);
+const char *env_preload(void); /* LD_PRELOAD, likewise */
 
 #endif

@@ -1,4 +1,4 @@
-/* Limits of memory and CPUs: see limits.h.
+/* Memory that is left: see limits.h.
  *
  * A group's path is what /proc/self/cgroup says; inside a container that path may not exist below the mount, and then only
  * its root answers. Version 1 says "no limit" by a number near 2^63. */
@@ -68,16 +68,6 @@ static void keep_least(double v, double *least) {
     if (v >= 0 && v < 1e15 && (*least < 0 || v < *least)) *least = v;
 }
 
-static void see_limit(const char *dir, double *least) {
-    static const char *const names[] = {"memory.max", "memory.limit_in_bytes"};
-    char path[PATH + 32];
-    double v, w;
-    for (int i = 0; i < 2; i++) {
-        snprintf(path, sizeof path, "%s/%s", dir, names[i]);
-        if (numbers(path, &v, &w)) keep_least(v, least);
-    }
-}
-
 static void see_room(const char *dir, double *least) {
     static const char *const limit[] = {"memory.max", "memory.limit_in_bytes"};
     static const char *const use[] = {"memory.current", "memory.usage_in_bytes"};
@@ -94,31 +84,6 @@ static void see_room(const char *dir, double *least) {
         if (files > 0) used = files < used ? used - files : 0;
         keep_least(used < most ? most - used : 0, least);
     }
-}
-
-static void see_cpus(const char *dir, double *least) {
-    char path[PATH + 32];
-    double quota, period, w;
-    snprintf(path, sizeof path, "%s/cpu.max", dir);
-    if (numbers(path, &quota, &period) == 2 && period > 0) keep_least(quota / period, least);
-    snprintf(path, sizeof path, "%s/cpu.cfs_quota_us", dir);
-    if (!numbers(path, &quota, &w) || quota <= 0) return;
-    snprintf(path, sizeof path, "%s/cpu.cfs_period_us", dir);
-    if (numbers(path, &period, &w) && period > 0) keep_least(quota / period, least);
-}
-
-double limits_group_memory(const char *root) {
-    double least = -1;
-    walk(root, "/sys/fs/cgroup", "", see_limit, &least);
-    walk(root, "/sys/fs/cgroup/memory", "memory", see_limit, &least);
-    return least;
-}
-
-double limits_group_cpus(const char *root) {
-    double least = -1;
-    walk(root, "/sys/fs/cgroup", "", see_cpus, &least);
-    walk(root, "/sys/fs/cgroup/cpu", "cpu", see_cpus, &least);
-    return least;
 }
 
 void limits_get_memory(const char *root, limits_memory *out) {

@@ -1,4 +1,4 @@
-/* What the machine and its containers leave to this process: memory that can still be taken, and CPUs by quota.
+/* What the machine and its containers leave to this process: memory that can still be taken.
  *
  * Read from /proc/meminfo and control groups of version 1 and 2, from the process's own group up to the root of the mount; the
  * tightest one counts. Pages of files that a group can drop are no use of memory. Absent files mean no limit. It looks, and changes
@@ -14,9 +14,5 @@ typedef struct limits_memory {
 } limits_memory;
 /* root "": this system; a test's folder holds proc/ and sys/ as the system does. */
 void limits_get_memory(const char *root, limits_memory *out);
-/* The least memory limit of this process's groups in bytes, or -1. */
-double limits_group_memory(const char *root);
-/* CPUs that the quota is worth, or -1. */
-double limits_group_cpus(const char *root);
 
 #endif

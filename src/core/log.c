@@ -133,19 +133,35 @@ int log_parse_level(const char *name, log_level *out) {
     return 0;
 }
 
+static size_t format(char line[LINE_MAX_BYTES], const char *fmt, va_list ap) {
+    int n = vsnprintf(line, LINE_MAX_BYTES, fmt, ap);
+    return n < 0 ? 0 : (size_t)n;
+}
+
 void log_line(log_level level, const char *fmt, ...) {
     if ((int)level < atomic_load(&state.level)) return;
     char line[LINE_MAX_BYTES];
     va_list ap;
     va_start(ap, fmt);
-    int n = vsnprintf(line, sizeof line, fmt, ap);
+    const size_t n = format(line, fmt, ap);
     va_end(ap);
-    if (n < 0) return;
+    if (!n) return;
     pthread_mutex_lock(&state.lock);
     if (state.sink)
         state.sink(state.ctx, level, line);
     else
         write_stderr(level, line);
     if (state.file.open) write_file(&state.file, level, line);
+    pthread_mutex_unlock(&state.lock);
+}
+
+void log_file_line(log_level level, const char *fmt, ...) {
+    char line[LINE_MAX_BYTES];
+    va_list ap;
+    va_start(ap, fmt);
+    const size_t n = format(line, fmt, ap);
+    va_end(ap);
+    pthread_mutex_lock(&state.lock);
+    if (n && state.file.open) write_file(&state.file, level, line);
     pthread_mutex_unlock(&state.lock);
 }

@@ -16,6 +16,8 @@ int log_parse_level(const char *name, log_level *out); /* debug, info, warn, err
  * path.1, path.1 becomes path.2 and so on; files are kept in all, of max_bytes at most. One file a process: ERR_REFUSED for a second. */
 MUST_CHECK err log_file_open(const char *path, size_t max_bytes, int files);
 void log_file_close(void); /* none open: fine */
+/* To the file alone: what whoever started the run is told anyway. Nowhere when no file is open. */
+void log_file_line(log_level level, const char *fmt, ...) PRINTF_LIKE(2, 3);
 void log_line(log_level level, const char *fmt, ...) PRINTF_LIKE(2, 3);
 #define log_debug(...) log_line(LOG_DEBUG, __VA_ARGS__)
 #define log_info(...)  log_line(LOG_INFO, __VA_ARGS__)

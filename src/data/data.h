@@ -33,6 +33,7 @@ typedef struct data_config {
     /* Files that were cut or changed since the store was prepared: 0 refuses them by line, 1 prepares
      * everything anew. */
     int allow_changed;
+    int64_t shard_bytes; /* a shard of the store is at most this or one document; 0: 256 MiB */
     /* Threads that read and tokenize; 0 is 1. Documents do not depend on it. */
     int threads;
     /* Called at least once a second while files are hashed and prepared and while another process is
@@ -63,11 +64,18 @@ typedef struct data_doc {
     const uint8_t *loss;   /* [n] */
 } data_doc;
 
+/* What opening a set read and tokenized: nothing when a store held all of it. */
+typedef struct data_work {
+    int64_t lines, documents;
+    int64_t bytes;
+} data_work;
+
 typedef struct data_set data_set;
 MUST_CHECK err data_open(data_set **out, const char *const *paths, int n_paths,
                          const data_config *cfg);
 void data_close(data_set *s);
 const data_counts *data_get_counts(const data_set *s);
+const data_work *data_get_work(const data_set *s);
 int64_t data_count(const data_set *s);
 /* Points into the set, reads no token. i from 0 to count - 1. */
 data_doc data_at(const data_set *s, int64_t i);

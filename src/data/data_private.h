@@ -1,9 +1,11 @@
-/* What the data folder's files share: one JSONL line and the reasons for which it may be turned away.
+/* What the data folder's files share: one JSONL line, the reasons for which it may be turned away, and a
+ * data set from inside.
  *
- * jsonl.c reads a line, data.c makes documents of it and keeps the counts, data_stream.c packs rows. Nobody
- * outside src/data includes this, except the fuzzer of the line reader. */
+ * jsonl.c reads a line, data_lines.c makes documents of many, data_prepare.c leads the way, data.c is the set that comes
+ * of it, data_stream.c packs rows. Nobody outside src/data includes this, except the fuzzer of the line reader. */
 #ifndef DATA_DATA_PRIVATE_H
 #define DATA_DATA_PRIVATE_H
+#include "core/file.h"
 #include "data/data.h"
 #include "io/json.h"
 
@@ -48,6 +50,35 @@ typedef struct data__entry {
     uint32_t n, candidates;
     uint64_t hash[2]; /* XXH3-128 of its bytes, low half first */
 } data__entry;
+
+/* Bytes of a document in its shard: tokens, mask, and zeros up to a multiple of 4. */
+static inline size_t data__document_bytes(size_t n) {
+    return (n * (sizeof(int32_t) + 1) + 3) / 4 * 4;
+}
+
+/* Part of every digest and of a store's key: raise it when other documents or masks come from the
+ * same bytes. */
+#define DATA__RULE "paceline data 2"
+
+struct data_set {
+    arena *mem;              /* shards in memory, paths, names */
+    const data__entry *docs; /* [counts.documents] own_docs, or mapped */
+    const uint8_t **shards;  /* [n_shards] */
+    size_t n_shards, shards_cap;
+    const char **paths; /* [n_paths] */
+    int n_paths;
+    data_counts counts;
+    data_work work;
+    int64_t max_length;
+    char tokenizer[33], chat[33], digest[33];
+    /* in memory */
+    data__entry *own_docs;
+    size_t docs_cap;
+    /* in a store; maps: [n_shards], then the index */
+    const char *store;
+    int64_t *shard_numbers; /* [n_shards] */
+    file_map *maps;
+};
 
 /* Sets the error text "PATH: line N (at byte B): ..." and the reason; returns ERR_FORMAT. */
 err data__bad(const data__line *l, data__reason why, data__reason *reason, const char *fmt, ...)

@@ -95,6 +95,12 @@ int dev_threads(const dev *d) { return d->threads; }
 dev_isa dev_get_isa(const dev *d) { return d->isa; }
 const char *dev_blas_path(const dev *d) { return d->blas.path; }
 const char *dev_blas_note(const dev *d) { return d->blas.note; }
+const char *dev_blas_version(const dev *d) { return d->blas.version; }
+
+err dev_libraries(const dev *d, library_record_list *out) {
+    memset(out, 0, sizeof *out);
+    return library_record_add(out, "CBLAS", d->blas.path, d->blas.version, d->blas.build);
+}
 
 err dev_scratch_reserve(dev *d, size_t bytes_per_thread) {
     if (bytes_per_thread <= d->scratch_bytes) return ERR_OK;

@@ -6,6 +6,7 @@
 #define DEV_DEV_H
 #include "core/err.h"
 #include "core/pool.h"
+#include "dev/library_record.h"
 #include <stddef.h>
 #include <stdint.h>
 
@@ -26,6 +27,9 @@ const char *dev_isa_name(dev_isa isa);
 /* Path of the CBLAS in use, or "plain C"; and why, when a library was found and not taken. */
 const char *dev_blas_path(const dev *d);
 const char *dev_blas_note(const dev *d);
+const char *dev_blas_version(const dev *d); /* "OpenBLAS 0.3.21"; "" for plain C */
+/* The libraries whose build decides this handle's bits, for ranks to compare. */
+MUST_CHECK err dev_libraries(const dev *d, library_record_list *out);
 /* A scratch block for pool thread t: at least n bytes, 64-aligned, kept and reused; contents undefined.
  * Grown only outside tasks: call dev_scratch_reserve before pool_run. */
 MUST_CHECK err dev_scratch_reserve(dev *d, size_t bytes_per_thread);

@@ -12,17 +12,12 @@ typedef struct sum { /* a form under construction */
     affine_term term[AFFINE_MAX_TERMS];
 } sum;
 
-typedef struct direction {
-    int n;
-    affine_term term[AFFINE_MAX_TERMS];
-} direction;
-
 typedef struct builder {
     const ir_prog *p;
     arena *a;
     affine_table *t;
     int n;
-    direction dir[AFFINE_MAX_DIRECTIONS];
+    const affine_form *dir[AFFINE_MAX_DIRECTIONS]; /* the first form of each direction */
 } builder;
 
 int affine__is_atom(const affine_form *f, int node) {
@@ -33,10 +28,20 @@ static int before(const affine_term *x, const affine_term *y) {
     return x->node != y->node ? x->node < y->node : x->divisor < y->divisor;
 }
 
-/* *to += factor * v, with weights by magnitude. */
-static int add_scaled(int64_t *to, int64_t factor, int64_t v) {
+int affine__add_product(int64_t *to, int64_t factor, int64_t v) {
     int64_t product;
     return __builtin_mul_overflow(factor, v, &product) || __builtin_add_overflow(*to, product, to);
+}
+
+int affine__add(const affine_term *t, int64_t from, int64_t to, int64_t *lo, int64_t *hi,
+                int64_t *size) {
+    int64_t c = t->coef, largest;
+    if (from == INT64_MIN || to == INT64_MIN) return 0;
+    largest = -from > to ? -from : to;
+    if (largest < 0) largest = -largest;
+    return !(affine__add_product(lo, c, c < 0 ? to : from) |
+             affine__add_product(hi, c, c < 0 ? from : to) |
+             affine__add_product(size, t->weight, largest));
 }
 
 static int64_t magnitude(int64_t v) { return v < 0 ? (v == INT64_MIN ? INT64_MAX : -v) : v; }
@@ -53,8 +58,8 @@ static void add_term(sum *s, int64_t factor, const affine_term *x) {
         s->term[i] = (affine_term){.divisor = x->divisor, .node = x->node, .sole = -1};
         s->n++;
     }
-    s->bad |= add_scaled(&s->term[i].coef, factor, x->coef);
-    s->bad |= add_scaled(&s->term[i].weight, magnitude(factor), x->weight);
+    s->bad |= affine__add_product(&s->term[i].coef, factor, x->coef);
+    s->bad |= affine__add_product(&s->term[i].weight, magnitude(factor), x->weight);
 }
 
 static void add_form(sum *s, int64_t factor, const affine_form *f) {
@@ -62,8 +67,8 @@ static void add_form(sum *s, int64_t factor, const affine_form *f) {
         s->bad = 1;
         return;
     }
-    s->bad |= add_scaled(&s->constant, factor, f->constant);
-    s->bad |= add_scaled(&s->weight, magnitude(factor), f->weight);
+    s->bad |= affine__add_product(&s->constant, factor, f->constant);
+    s->bad |= affine__add_product(&s->weight, magnitude(factor), f->weight);
     for (int i = 0; i < f->n; i++) add_term(s, factor, &f->term[i]);
 }
 
@@ -81,35 +86,70 @@ static int64_t common_divisor(int64_t x, int64_t y) {
     return x;
 }
 
-/* Sets scale and direction: terms divided by their common divisor, the first one positive. */
+static int is_constant(const builder *b, int id, int64_t *v) {
+    const ir_node *n = &b->p->node[id];
+    *v = n->k.i;
+    return n->op == IR_CONST && n->type == EXPR_INT;
+}
+
+/* Term i or the next one with a coefficient that is not 0. */
+static int next_term(const affine_form *f, int i) {
+    while (i < f->n && f->term[i].coef == 0) i++;
+    return i;
+}
+
+/* Whether both forms have the same terms up to their scales. */
+static int same_direction(const affine_form *x, const affine_form *y) {
+    int i = next_term(x, 0), j = next_term(y, 0);
+    for (; i < x->n && j < y->n; i = next_term(x, i + 1), j = next_term(y, j + 1)) {
+        const affine_term *s = &x->term[i], *t = &y->term[j];
+        if (s->node != t->node || s->divisor != t->divisor ||
+            s->coef / x->scale != t->coef / y->scale)
+            return 0;
+    }
+    return i == x->n && j == y->n;
+}
+
+/* Sets scale and direction: the terms' common divisor, with the sign of the first one. */
 static void find_direction(builder *b, affine_form *f) {
-    direction d = {0};
     int64_t g = 0;
+    int first = next_term(f, 0);
     f->direction = -1;
     f->scale = 0;
+    if (first == f->n) return;
     for (int i = 0; i < f->n; i++) g = common_divisor(magnitude(f->term[i].coef), g);
-    for (int i = 0; i < f->n; i++) {
-        const affine_term *t = &f->term[i];
-        if (t->coef == 0) continue;
-        if (d.n == 0) f->scale = t->coef < 0 ? -g : g;
-        d.term[d.n] = *t;
-        d.term[d.n++].coef = t->coef / f->scale;
-    }
-    if (d.n == 0) return;
+    f->scale = f->term[first].coef < 0 ? -g : g;
     for (int i = 0; i < b->n; i++) {
-        int same = b->dir[i].n == d.n;
-        for (int j = 0; same && j < d.n; j++)
-            same = b->dir[i].term[j].node == d.term[j].node &&
-                   b->dir[i].term[j].divisor == d.term[j].divisor &&
-                   b->dir[i].term[j].coef == d.term[j].coef;
-        if (same) {
-            f->direction = i;
-            return;
-        }
+        if (!same_direction(b->dir[i], f)) continue;
+        f->direction = i;
+        return;
     }
     if (b->n == AFFINE_MAX_DIRECTIONS) return;
     f->direction = b->n;
-    b->dir[b->n++] = d;
+    b->dir[b->n++] = f;
+}
+
+/* What the value is modulo the common divisor of its terms' steps; a rest by k of a form keeps that form's congruence
+ * modulo their common divisor. */
+static void find_congruence(const builder *b, affine_form *f) {
+    int64_t step = 0, rest = f->constant;
+    int bad = 0;
+    for (int i = 0; i < f->n; i++) {
+        affine_term *t = &f->term[i];
+        const ir_node *n = &b->p->node[t->node];
+        int64_t own = 1, k = 0, part;
+        if (!t->divisor && n->op == IR_MOD_I && is_constant(b, n->arg[1], &k) && k > 0)
+            t->rest_of = b->t->of[n->arg[0]];
+        if (t->rest_of) {
+            f->rests = 1;
+            own = common_divisor(k, t->rest_of->step);
+            bad |= affine__add_product(&rest, t->coef, ops_mod(t->rest_of->remainder, own));
+        }
+        if (__builtin_mul_overflow(magnitude(t->coef), own, &part)) part = magnitude(t->coef);
+        step = common_divisor(part, step);
+    }
+    f->step = bad ? 1 : step;
+    f->remainder = rest;
 }
 
 static err keep(builder *b, const sum *s, const affine_form **out) {
@@ -125,6 +165,7 @@ static err keep(builder *b, const sum *s, const affine_form **out) {
     f->n = s->n;
     memcpy(f->term, s->term, (size_t)s->n * sizeof *f->term);
     find_direction(b, f);
+    find_congruence(b, f);
     *out = f;
     return ERR_OK;
 }
@@ -141,12 +182,6 @@ static int add_quotient(sum *s, const affine_form *x, int64_t k, int rest) {
     s->constant = rest ? ops_mod(x->constant, k) : ops_div(x->constant, k);
     s->weight = x->weight;
     return 1;
-}
-
-static int is_constant(const builder *b, int id, int64_t *v) {
-    const ir_node *n = &b->p->node[id];
-    *v = n->k.i;
-    return n->op == IR_CONST && n->type == EXPR_INT;
 }
 
 /* Adds node id's sum; form[arg] are the arguments' forms. 0 when the node is no sum. */
@@ -218,9 +253,10 @@ static err build_node(builder *b, int id) {
 static void find_sole(const builder *b, const affine_form *f) {
     for (int i = 0; f && i < f->n; i++)
         for (int j = 0; j < b->n; j++) {
-            const direction *d = &b->dir[j];
-            if (d->n == 1 && d->term[0].node == f->term[i].node &&
-                d->term[0].divisor == f->term[i].divisor)
+            const affine_form *d = b->dir[j];
+            int only = next_term(d, 0);
+            if (next_term(d, only + 1) == d->n && d->term[only].node == f->term[i].node &&
+                d->term[only].divisor == f->term[i].divisor)
                 f->term[i].sole = j;
         }
 }

@@ -45,7 +45,7 @@ err expr_compile(expr **out, expr_role role, const char *text, const expr_decl *
     expr *x = NULL;
     ir_build *b = NULL;
     TRY_GOTO(mem_new(1, sizeof *x, &x), done);
-    TRY_GOTO(mem_new(1, sizeof *b, &b), done);
+    TRY_GOTO(ir__build_new(&b, IR_MAX_NODES + IR_SLACK), done);
     x->role = role;
     x->lanes = expr_lanes__choose();
     TRY_GOTO(arena_create(&x->memory, "expr", 0), done);

@@ -57,6 +57,10 @@ MUST_CHECK err expr_print(const expr *e, str *out);
 /* Evaluation; env may be NULL when nothing is captured. The plain definition, one cell: *flag is set to 1 when a load left its array (it then yields 0). */
 int expr_eval_mask(const expr *e, const expr_env *env, int64_t b, int64_t h, int64_t q, int64_t kv,
                    int *flag);
+/* The same for a score, s being the scaled logit: floats in fp32, rounded at each operation. Its derivative and the
+ * double definition are in expr_grad.h. */
+float expr_eval_score(const expr *e, const expr_env *env, int64_t b, int64_t h, int64_t q,
+                      int64_t kv, float s, int *flag);
 /* Tile interpreter: cells [q_start, q_start+nq) x [kv_start, kv_start+nkv) as bytes 0/1, out[i*ld + j].
  * Same values as the definition; vectorised over cells, work hoisted per row/column where it depends on one index.
  * scratch: at least expr_tile_scratch(e, nq, nkv) bytes, 64-aligned. */

@@ -1,4 +1,4 @@
-/* The plain definition of a mask at one cell: walk the program, evaluate what is reached, once.
+/* The plain definition of a mask or score at one cell: walk the program, evaluate what is reached, once.
  *
  * `&&`, `||` and `?:` evaluate only the side they need, so a load behind a guard is not reached when the
  * guard says no. Values are kept per call because nodes are shared. Slow and simple on purpose: the
@@ -11,6 +11,7 @@ typedef struct cell {
     const expr *e;
     const expr_env *env;
     int64_t var[4];
+    float s;
     int left; /* a reached load left its array */
     uint64_t done[(IR_MAX_NODES + IR_SLACK + 63) / 64];
     ir_val value[IR_MAX_NODES + IR_SLACK];
@@ -38,7 +39,7 @@ static ir_val eval_load(cell *c, const ir_node *n) {
 static ir_val eval_node(cell *c, const ir_node *n) {
     switch (n->op) {
     case IR_CONST: return n->k;
-    case IR_VAR: return (ir_val){.i = c->var[n->slot]};
+    case IR_VAR: return n->slot == IR_S ? (ir_val){.f = c->s} : (ir_val){.i = c->var[n->slot]};
     case IR_SCALAR: return eval_scalar(c, n);
     case IR_LOAD: return eval_load(c, n);
     case IR_AND: return eval(c, n->arg[0]).i ? eval(c, n->arg[1]) : (ir_val){.i = 0};
@@ -60,19 +61,29 @@ static ir_val eval(cell *c, int id) {
     return c->value[id];
 }
 
-int expr_eval_mask(const expr *e, const expr_env *env, int64_t b, int64_t h, int64_t q, int64_t kv,
-                   int *flag) {
+static ir_val eval_root(const expr *e, const expr_env *env, const int64_t at[4], float s,
+                        int *flag) {
     cell c;
-    int64_t q0 = env ? env->q0 : 0, kv0 = env ? env->kv0 : 0;
     c.e = e;
     c.env = env;
     c.left = 0;
-    c.var[IR_B] = b;
-    c.var[IR_H] = h;
-    c.var[IR_Q] = ops_add(q, q0);
-    c.var[IR_KV] = ops_add(kv, kv0);
+    c.s = s;
+    c.var[IR_B] = at[0];
+    c.var[IR_H] = at[1];
+    c.var[IR_Q] = ops_add(at[2], env ? env->q0 : 0);
+    c.var[IR_KV] = ops_add(at[3], env ? env->kv0 : 0);
     for (int i = 0; i <= e->prog.n / 64; i++) c.done[i] = 0;
-    int seen = eval(&c, e->prog.n - 1).i != 0;
+    ir_val v = eval(&c, e->prog.n - 1);
     if (c.left && flag) *flag = 1;
-    return seen;
+    return v;
+}
+
+int expr_eval_mask(const expr *e, const expr_env *env, int64_t b, int64_t h, int64_t q, int64_t kv,
+                   int *flag) {
+    return eval_root(e, env, (int64_t[4]){b, h, q, kv}, 0.0f, flag).i != 0;
+}
+
+float expr_eval_score(const expr *e, const expr_env *env, int64_t b, int64_t h, int64_t q,
+                      int64_t kv, float s, int *flag) {
+    return eval_root(e, env, (int64_t[4]){b, h, q, kv}, s, flag).f;
 }

@@ -16,6 +16,13 @@ typedef void expr_lanes_choice(void *out, const uint8_t *c, const void *x, const
 struct expr_lanes {
     expr_lanes_op *op[IR_OP_COUNT];            /* element-wise ones, AND and OR */
     expr_lanes_choice *select[EXPR_FLOAT + 1]; /* by type */
+    /* Gradients; n is a multiple of EXPR_LANES_STEP. A gradient of 0 passes on exactly 0, whatever the derivative d is. */
+    /* g := g * d * scale; 1 when something is not finite. */
+    int (*chain)(float *g, const float *d, int step_d, float scale, int64_t n);
+    /* sum[i] += g * d; 1 when a product is not finite. */
+    int (*gather)(float *sum, const float *g, const float *d, int step_d, int64_t n);
+    /* 1 when x is NaN or +inf where visible (NULL: anywhere). */
+    int (*is_bad)(const float *x, const uint8_t *visible, int64_t n);
 };
 typedef struct expr_lanes expr_lanes;
 

@@ -77,7 +77,46 @@ SELECT(BOOL, uint8_t)
 SELECT(INT, int64_t)
 SELECT(FLOAT, float)
 
+#define PRODUCT(g, d) ((g) == 0.0f ? 0.0f : (g) * (d))
+
+static int lanes_chain(float *restrict g, const float *restrict d, int step_d, float scale,
+                       int64_t n) {
+    int32_t bad = 0;
+    const float one = *d;
+    for (int64_t i = 0; i < n; i += EXPR_LANES_STEP)
+        for (int j = 0; j < EXPR_LANES_STEP; j++) {
+            const float p = PRODUCT(g[i + j], step_d ? d[i + j] : one) * scale;
+            bad |= p - p != 0.0f;
+            g[i + j] = p;
+        }
+    return bad != 0;
+}
+
+static int lanes_gather(float *restrict sum, const float *restrict g, const float *restrict d,
+                        int step_d, int64_t n) {
+    int32_t bad = 0;
+    const float one = *d;
+    for (int64_t i = 0; i < n; i += EXPR_LANES_STEP)
+        for (int j = 0; j < EXPR_LANES_STEP; j++) {
+            const float p = PRODUCT(g[i + j], step_d ? d[i + j] : one);
+            bad |= p - p != 0.0f;
+            sum[i + j] += p;
+        }
+    return bad != 0;
+}
+
+static int lanes_is_bad(const float *restrict x, const uint8_t *restrict visible, int64_t n) {
+    int32_t bad = 0;
+    for (int64_t i = 0; i < n; i += EXPR_LANES_STEP)
+        for (int j = 0; j < EXPR_LANES_STEP; j++)
+            bad |= !(x[i + j] < INFINITY) & (!visible || visible[i + j]);
+    return bad;
+}
+
 const expr_lanes EXPR_LANES_TABLE = {
+    .chain = lanes_chain,
+    .gather = lanes_gather,
+    .is_bad = lanes_is_bad,
     .op =
         {
             [IR_AND] = lanes_AND,

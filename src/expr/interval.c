@@ -7,12 +7,11 @@
  * load whose index is not proven inside its array sets may_leave. No heap is used, nothing is written to the
  * tables, so any number of threads may classify at once. */
 #include "expr/interval.h"
-#include "expr/expr_load.h"
 #include "expr/interval_tables.h"
 #include "expr/ops.h"
 #include <string.h>
 
-enum { FUEL = 20000, MAX_TRAIL = 256, MAX_ROWS = 128, MAX_NODES = IR_MAX_NODES + IR_SLACK };
+enum { FUEL = 20000, MAX_TRAIL = 256, MAX_NODES = IR_MAX_NODES + IR_SLACK };
 
 typedef struct bounds {
     int64_t lo, hi;
@@ -31,12 +30,15 @@ typedef struct walk {
     cut trail[MAX_TRAIL];
     int n_trail, empty; /* empty: the cuts leave no cell */
     int fuel, may_leave, depth;
+    int guarded;                /* behind a guard that is undecided */
+    interval_trace *trace;      /* [nodes] or NULL */
     uint32_t stamp, last_stamp; /* of the present cuts */
     uint32_t seen[MAX_NODES];
     interval_range value[MAX_NODES];
 } walk;
 
 static interval_range eval(walk *w, int id);
+static void cut_form(walk *w, const affine_form *f, bounds want);
 
 /* ---- affine forms ---- */
 
@@ -61,21 +63,6 @@ static bounds term_range(walk *w, const affine_term *t) {
     return out;
 }
 
-static int add_product(int64_t *to, int64_t factor, int64_t v) {
-    int64_t product;
-    return __builtin_mul_overflow(factor, v, &product) || __builtin_add_overflow(*to, product, to);
-}
-
-/* Adds factor * range to *sum; *size grows by weight * the largest magnitude. 0 on overflow. */
-static int add_range(bounds *sum, int64_t *size, const affine_term *t, bounds r) {
-    int64_t c = t->coef, largest;
-    if (r.lo == INT64_MIN || r.hi == INT64_MIN) return 0;
-    largest = -r.lo > r.hi ? -r.lo : r.hi;
-    if (largest < 0) largest = -largest;
-    return !(add_product(&sum->lo, c, c < 0 ? r.hi : r.lo) |
-             add_product(&sum->hi, c, c < 0 ? r.lo : r.hi) | add_product(size, t->weight, largest));
-}
-
 /* The form's range from its terms alone. 0: something may have wrapped. Reaches all its loads. */
 static int form_from_terms(walk *w, const affine_form *f, bounds *out) {
     int64_t size = f->weight;
@@ -83,7 +70,7 @@ static int form_from_terms(walk *w, const affine_form *f, bounds *out) {
     *out = (bounds){f->constant, f->constant};
     for (int i = 0; i < f->n; i++) {
         bounds r = term_range(w, &f->term[i]);
-        ok = ok && add_range(out, &size, &f->term[i], r);
+        ok = ok && affine__add(&f->term[i], r.lo, r.hi, &out->lo, &out->hi, &size);
     }
     return ok;
 }
@@ -96,9 +83,9 @@ static void use_direction(const walk *w, const affine_form *f, bounds *r) {
     int bounded_from = from != INT64_MIN && from != INT64_MAX;
     int bounded_to = to != INT64_MIN && to != INT64_MAX;
     v = f->constant;
-    if (bounded_from && !add_product(&v, f->scale, from) && v > r->lo) r->lo = v;
+    if (bounded_from && !affine__add_product(&v, f->scale, from) && v > r->lo) r->lo = v;
     v = f->constant;
-    if (bounded_to && !add_product(&v, f->scale, to) && v < r->hi) r->hi = v;
+    if (bounded_to && !affine__add_product(&v, f->scale, to) && v < r->hi) r->hi = v;
 }
 
 static int form_range(walk *w, const affine_form *f, bounds *out) {
@@ -132,14 +119,55 @@ static void narrow(walk *w, int what, int64_t lo, int64_t hi) {
     w->stamp = ++w->last_stamp;
 }
 
-static void cut_form(walk *w, const affine_form *f, bounds want);
+static void cut_node(walk *w, int id, bounds r);
+
+/* min or max in r: when the least is large both are; when it is small and one side cannot be, the other is. */
+static void cut_extreme(walk *w, const ir_node *n, bounds r) {
+    const bounds all = {INT64_MIN, INT64_MAX};
+    bounds both = n->op == IR_MIN_I ? (bounds){r.lo, all.hi} : (bounds){all.lo, r.hi};
+    w->depth++;
+    for (int i = 0; i < 2 && !w->empty; i++) {
+        bounds one = both;
+        int other = n->arg[1 - i];
+        if (!w->node[other].has_load) {
+            interval_range x = eval(w, other);
+            if (n->op == IR_MIN_I && x.lo.i > r.hi) one.hi = r.hi;
+            if (n->op == IR_MAX_I && x.hi.i < r.lo) one.lo = r.lo;
+        }
+        cut_node(w, n->arg[i], one);
+    }
+    w->depth--;
+}
+
+/* Integer node id lies in r: narrows what it is made of. */
+static void cut_node(walk *w, int id, bounds r) {
+    const ir_node *n = &w->node[id];
+    const affine_form *f = w->t->affine.of[id];
+    if (n->op == IR_VAR) {
+        narrow(w, n->slot, r.lo, r.hi);
+    } else if (f && !affine__is_atom(f, id)) {
+        cut_form(w, f, r);
+    } else if (w->depth > 4 || --w->fuel < 0) {
+        return;
+    } else if (n->op == IR_MIN_I || n->op == IR_MAX_I) {
+        cut_extreme(w, n, r);
+    } else if (n->op == IR_ABS_I && r.hi >= 0 && r.hi < INT64_MAX && !n->has_load) {
+        interval_range x = eval(w, n->arg[0]);
+        if (x.lo.i == INT64_MIN) return; /* abs wraps there */
+        bounds both = {-r.hi, r.hi};
+        if (r.lo > 0 && x.lo.i > -r.lo) both.lo = r.lo; /* only one side is left */
+        if (r.lo > 0 && x.hi.i < r.lo) both.hi = -r.lo;
+        w->depth++;
+        cut_node(w, n->arg[0], both);
+        w->depth--;
+    }
+}
 
 /* The term at coefficient c has c * term in [lo, hi]: narrows the variable, or what lies below a division. */
 static void cut_term(walk *w, const affine_term *t, int64_t lo, int64_t hi) {
     if (t->coef == INT64_MIN || t->coef == 0) return;
     bounds r = t->coef > 0 ? (bounds){ceil_of(lo, t->coef), floor_of(hi, t->coef)}
                            : (bounds){ceil_of(hi, t->coef), floor_of(lo, t->coef)};
-    const ir_node *n = &w->node[t->node];
     if (t->sole >= 0) narrow(w, 4 + t->sole, r.lo, r.hi);
     if (t->divisor) {
         bounds below = {INT64_MIN, INT64_MAX};
@@ -147,8 +175,8 @@ static void cut_term(walk *w, const affine_term *t, int64_t lo, int64_t hi) {
         if (__builtin_mul_overflow(r.hi, t->divisor, &below.hi)) return;
         if (__builtin_add_overflow(below.hi, t->divisor - 1, &below.hi)) return;
         if (w->t->affine.of[t->node]) cut_form(w, w->t->affine.of[t->node], below);
-    } else if (n->op == IR_VAR) {
-        narrow(w, n->slot, r.lo, r.hi);
+    } else {
+        cut_node(w, t->node, r);
     }
 }
 
@@ -176,7 +204,7 @@ static void cut_form(walk *w, const affine_form *f, bounds want) {
         const affine_term *t = &f->term[i];
         bounds r = term_range(w, t), part = {0, 0};
         int64_t size = 0, lo, hi;
-        if (t->coef == 0 || !add_range(&part, &size, t, r)) continue;
+        if (t->coef == 0 || !affine__add(t, r.lo, r.hi, &part.lo, &part.hi, &size)) continue;
         /* c * term >= want.lo - (the most that the others give), and so on */
         if (__builtin_sub_overflow(all.hi, part.hi, &hi) ||
             __builtin_sub_overflow(want.lo, hi, &lo))
@@ -190,6 +218,23 @@ static void cut_form(walk *w, const affine_form *f, bounds want) {
     w->depth--;
 }
 
+/* right - left of comparison id is not 0: cuts an end that is 0. */
+static void cut_difference(walk *w, int id) {
+    const affine_form *f = w->t->affine.of[id];
+    bounds d, want = {INT64_MIN, INT64_MAX};
+    if (!form_range(w, f, &d)) return;
+    if (d.lo == 0) want.lo = 1;
+    if (d.hi == 0) want.hi = -1;
+    if (d.lo == 0 || d.hi == 0) cut_form(w, f, want);
+}
+
+/* Only without loads, which must not be looked at where they may not be reached. */
+static int is_surely(walk *w, int id, int truth) {
+    if (w->node[id].has_load) return 0;
+    interval_range x = eval(w, id);
+    return x.lo.i == x.hi.i && x.lo.i == truth;
+}
+
 /* Assumes node id (a condition) is `truth` from here on. */
 static void assume(walk *w, int id, int truth) {
     const ir_node *n = &w->node[id];
@@ -199,15 +244,24 @@ static void assume(walk *w, int id, int truth) {
     case IR_NOT: assume(w, n->arg[0], !truth); return;
     case IR_AND:
     case IR_OR:
-        if ((n->op == IR_AND) != truth) return;
-        assume(w, n->arg[0], truth);
-        if (!w->empty) assume(w, n->arg[1], truth);
+        if ((n->op == IR_AND) == truth) {
+            assume(w, n->arg[0], truth);
+            if (!w->empty) assume(w, n->arg[1], truth);
+        } else { /* one side is truth: the one that can be */
+            if (is_surely(w, n->arg[0], !truth))
+                assume(w, n->arg[1], truth);
+            else if (is_surely(w, n->arg[1], !truth))
+                assume(w, n->arg[0], truth);
+        }
         return;
     case IR_LT_I: *(truth ? &want.lo : &want.hi) = truth ? 1 : 0; break;
     case IR_LE_I: *(truth ? &want.lo : &want.hi) = truth ? 0 : -1; break;
     case IR_EQ_I:
     case IR_NE_I:
-        if ((n->op == IR_EQ_I) != truth) return;
+        if ((n->op == IR_EQ_I) != truth) {
+            cut_difference(w, id);
+            return;
+        }
         want = (bounds){0, 0};
         break;
     default: return;
@@ -235,11 +289,17 @@ static void leave(walk *w, place p) {
 
 /* Node id where `guard` is `truth`; 0 when no cell is left for it. */
 static int eval_behind(walk *w, int guard, int truth, int id, interval_range *out) {
+    interval_range g = eval(w, guard);
+    int open = g.lo.i != g.hi.i;
     place p = enter(w);
+    w->guarded++; /* what a cut looks at need not be reached */
     assume(w, guard, truth);
+    w->guarded--;
     int some = !w->empty;
     w->empty = 0;
+    w->guarded += open;
     if (some) *out = eval(w, id);
+    w->guarded -= open;
     leave(w, p);
     return some;
 }
@@ -262,6 +322,27 @@ static interval_range eval_select(walk *w, const ir_node *n) {
     return some_y ? y : interval__unknown((expr_type)n->type);
 }
 
+/* Whether nothing wraps in the form, nor in the forms below its rests. */
+static int holds(walk *w, const affine_form *f) {
+    bounds plain;
+    if (--w->fuel < 0 || !form_from_terms(w, f, &plain)) return 0;
+    for (int i = 0; i < f->n; i++)
+        if (f->term[i].rest_of && !holds(w, f->term[i].rest_of)) return 0;
+    return 1;
+}
+
+/* The ends move to values that the form's congruence allows: a rest by 2 of odd numbers is 1, not 0..1. */
+static void tighten(walk *w, const affine_form *f, bounds *d) {
+    bounds r;
+    if (!holds(w, f) || __builtin_sub_overflow(f->remainder, d->lo, &r.lo) ||
+        __builtin_sub_overflow(d->hi, f->remainder, &r.hi))
+        return;
+    r = (bounds){ops_mod(r.lo, f->step), ops_mod(r.hi, f->step)};
+    if (d->lo > INT64_MAX - r.lo || d->hi < INT64_MIN + r.hi) return;
+    r = (bounds){d->lo + r.lo, d->hi - r.hi};
+    if (r.lo <= r.hi) *d = r;
+}
+
 /* right - left decides; the plain ranges of the sides where forms cannot be trusted. */
 static interval_range eval_comparison(walk *w, int id, const ir_node *n) {
     bounds d;
@@ -269,62 +350,40 @@ static interval_range eval_comparison(walk *w, int id, const ir_node *n) {
         interval_range x = eval(w, n->arg[0]), y = eval(w, n->arg[1]);
         return interval__rules[n->op]((ir_op)n->op, x, y);
     }
+    const affine_form *f = w->t->affine.of[id];
+    if (f && f->rests && f->step > 1) tighten(w, f, &d);
     if (n->op == IR_LT_I) return interval__ints(d.lo > 0, d.hi > 0);
     if (n->op == IR_LE_I) return interval__ints(d.lo >= 0, d.hi >= 0);
-    const affine_form *f = w->t->affine.of[id];
     int can = d.lo <= 0 && d.hi >= 0;
-    if (can && f && (f->scale > 1 || f->scale < -1) && f->constant % f->scale != 0) {
-        bounds plain; /* a multiple of scale is never -constant, if nothing wraps */
-        can = !form_from_terms(w, f, &plain);
-    }
+    if (can && f && affine__never_zero(f)) can = !holds(w, f);
     int equal = can && d.lo == 0 && d.hi == 0;
     return n->op == IR_EQ_I ? interval__ints(equal, can) : interval__ints(!can, !equal);
 }
 
-/* A slice per leading index while these are few; one covering slice otherwise. */
-static interval_range load_slices(walk *w, const ir_node *n, const bounds *index) {
-    const expr_value *v = &w->t->values[n->slot];
-    int last = n->n_args - 1;
-    int64_t at[EXPR_MAX_NDIM], end[EXPR_MAX_NDIM], rows = 1;
-    interval_range r = {0};
-    for (int i = 0; i <= last; i++) at[i] = index[i].lo;
-    for (int i = 0; i <= last; i++) end[i] = index[i].hi;
-    for (int i = 0; i < last && rows <= MAX_ROWS; i++)
-        rows *= index[i].hi - index[i].lo < MAX_ROWS ? index[i].hi - index[i].lo + 1 : MAX_ROWS + 1;
-    if (rows > MAX_ROWS)
-        return interval_tables__slice(w->t, n->slot, (expr_type)n->type,
-                                      expr_load__place(v, n->n_args, at),
-                                      expr_load__place(v, n->n_args, end));
-    for (int64_t row = 0; row < rows; row++) {
-        int64_t rest = row;
-        for (int i = last - 1; i >= 0; i--) {
-            int64_t extent = index[i].hi - index[i].lo + 1;
-            at[i] = end[i] = index[i].lo + rest % extent;
-            rest /= extent;
-        }
-        interval_range s = interval_tables__slice(w->t, n->slot, (expr_type)n->type,
-                                                  expr_load__place(v, n->n_args, at),
-                                                  expr_load__place(v, n->n_args, end));
-        r = row ? interval__join((expr_type)n->type, r, s) : s;
+/* Adds a visit of a load to what is known of it. */
+static void note_load(walk *w, const ir_node *n, const int64_t *lo, const int64_t *hi, int inside) {
+    interval_trace *x = &w->trace[n - w->node];
+    const int64_t *dim = w->t->values[n->slot].dim;
+    for (int i = 0; i < n->n_args; i++) {
+        if (!x->reached || lo[i] < x->lo[i]) x->lo[i] = lo[i];
+        if (!x->reached || hi[i] > x->hi[i]) x->hi[i] = hi[i];
+        x->outside |= !w->guarded && (hi[i] < 0 || lo[i] >= dim[i]);
     }
-    return r;
+    x->reached = 1;
+    x->may_leave |= !inside;
 }
 
 static interval_range eval_load(walk *w, const ir_node *n) {
-    const expr_value *v = &w->t->values[n->slot];
-    bounds index[EXPR_MAX_NDIM];
-    int inside = 1, nowhere = 0;
+    int64_t lo[EXPR_MAX_NDIM], hi[EXPR_MAX_NDIM];
     for (int i = 0; i < n->n_args; i++) {
         interval_range r = eval(w, n->arg[i]);
-        index[i] = (bounds){r.lo.i < 0 ? 0 : r.lo.i, r.hi.i >= v->dim[i] ? v->dim[i] - 1 : r.hi.i};
-        inside &= index[i].lo == r.lo.i && index[i].hi == r.hi.i;
-        nowhere |= index[i].lo > index[i].hi;
+        lo[i] = r.lo.i, hi[i] = r.hi.i;
     }
-    interval_range zero = {0};
+    int inside;
+    interval_range r = interval_tables__load(w->t, n, lo, hi, &inside);
     if (!inside) w->may_leave = 1;
-    if (nowhere) return zero;
-    interval_range r = load_slices(w, n, index);
-    return inside ? r : interval__join((expr_type)n->type, r, zero);
+    if (w->trace) note_load(w, n, lo, hi, inside);
+    return r;
 }
 
 static interval_range eval_const(const ir_node *n) {
@@ -375,25 +434,41 @@ static interval_range eval(walk *w, int id) {
     return r;
 }
 
+/* Fills a walk for a box; 0 when its positions wrap. */
+static int start(walk *w, const interval_tables *t, const interval_box *box,
+                 interval_trace *trace) {
+    w->t = t;
+    w->node = t->prog.node;
+    w->n_trail = w->empty = w->may_leave = w->depth = w->guarded = 0;
+    w->trace = trace;
+    w->fuel = FUEL;
+    w->stamp = w->last_stamp = 1;
+    w->var[IR_B] = (bounds){box->b0, box->b1};
+    w->var[IR_H] = (bounds){box->h0, box->h1};
+    w->var[IR_Q] = (bounds){ops_add(box->q0, t->q0), ops_add(box->q1, t->q0)};
+    w->var[IR_KV] = (bounds){ops_add(box->kv0, t->kv0), ops_add(box->kv1, t->kv0)};
+    memset(w->seen, 0, (size_t)t->prog.n * sizeof *w->seen);
+    for (int i = 0; i < t->affine.n_directions; i++)
+        w->direction[i] = (bounds){INT64_MIN, INT64_MAX};
+    return w->var[IR_Q].lo <= w->var[IR_Q].hi && w->var[IR_KV].lo <= w->var[IR_KV].hi;
+}
+
 interval_verdict interval_classify(const expr *e, const expr_env *env, const interval_tables *t,
                                    const interval_box *box, int *may_leave) {
     walk w;
     (void)e;
     (void)env; /* the tables hold what they were made from */
-    w.t = t;
-    w.node = t->prog.node;
-    w.n_trail = w.empty = w.may_leave = w.depth = 0;
-    w.fuel = FUEL;
-    w.stamp = w.last_stamp = 1;
-    w.var[IR_B] = (bounds){box->b0, box->b1};
-    w.var[IR_H] = (bounds){box->h0, box->h1};
-    w.var[IR_Q] = (bounds){ops_add(box->q0, t->q0), ops_add(box->q1, t->q0)};
-    w.var[IR_KV] = (bounds){ops_add(box->kv0, t->kv0), ops_add(box->kv1, t->kv0)};
-    memset(w.seen, 0, (size_t)t->prog.n * sizeof *w.seen);
-    for (int i = 0; i < t->affine.n_directions; i++)
-        w.direction[i] = (bounds){INT64_MIN, INT64_MAX};
-    int wrapped = w.var[IR_Q].lo > w.var[IR_Q].hi || w.var[IR_KV].lo > w.var[IR_KV].hi;
-    interval_range r = wrapped ? interval__unknown(EXPR_BOOL) : eval(&w, t->prog.n - 1);
-    if (may_leave) *may_leave = wrapped || w.may_leave;
+    int fine = start(&w, t, box, NULL);
+    interval_range r = fine ? eval(&w, t->prog.n - 1) : interval__unknown(EXPR_BOOL);
+    if (may_leave) *may_leave = !fine || w.may_leave;
     return r.lo.i == 1 ? INTERVAL_ALL : r.hi.i == 0 ? INTERVAL_NONE : INTERVAL_MIXED;
+}
+
+int interval_tables__trace(const interval_tables *t, const interval_box *box,
+                           interval_trace *trace) {
+    walk w;
+    memset(trace, 0, (size_t)t->prog.n * sizeof *trace);
+    if (!start(&w, t, box, trace)) return 0;
+    eval(&w, t->prog.n - 1);
+    return w.fuel >= 0;
 }

@@ -22,4 +22,24 @@ MUST_CHECK err interval_tables_create(interval_tables **out, const expr *e, cons
 interval_verdict interval_classify(const expr *e, const expr_env *env, const interval_tables *t,
                                    const interval_box *box, int *may_leave);
 
+/* Tables of the same mask along a diagonal: kv is q + shift there, and a box's kv0 and kv1 do not count. Shares t's arrays. */
+MUST_CHECK err interval_tables_tie(interval_tables **out, const interval_tables *t, int64_t shift,
+                                   arena *a);
+
+/* The same for many boxes of one batch entry and head at a time, at a tenth of the cost: guards count where they hold
+ * in a whole box and facts of guards are not used inside. So it decides less than interval_classify, and never otherwise.
+ * INTERVAL_LEAVES stands for any verdict on a box in which a reached load may leave its array. */
+enum { INTERVAL_MANY = 64, INTERVAL_LEAVES = INTERVAL_MIXED + 1 };
+typedef struct interval_many interval_many; /* used by one thread at a time */
+typedef struct interval_spans {             /* inclusive, before env's offsets, inside the domain */
+    int64_t q0[INTERVAL_MANY], q1[INTERVAL_MANY], kv0[INTERVAL_MANY], kv1[INTERVAL_MANY];
+} interval_spans;
+/* For boxes inside domain. *out is NULL when the program is too large for it or the domain's positions wrap. */
+MUST_CHECK err interval_many_create(interval_many **out, const interval_tables *t,
+                                    const interval_box *domain, arena *a);
+/* Verdicts of the first n boxes of s, 1 <= n <= INTERVAL_MANY; b and h not negative. s is filled up behind them, and
+ * verdict has room for INTERVAL_MANY. */
+void interval_many_classify(interval_many *m, int64_t b, int64_t h, int n, interval_spans *s,
+                            uint8_t *verdict);
+
 #endif

@@ -6,10 +6,11 @@
  * everything from -inf to +inf, which the rules read as unknown. */
 #include "expr/interval_tables.h"
 #include "expr/expr_load.h"
+#include "expr/ops.h"
 #include <math.h>
 #include <string.h>
 
-enum { BLOCK = 64 };
+enum { BLOCK = 64, MAX_ROWS = 128 };
 
 static interval_range whole_range(const expr_value *v, expr_type type, int64_t from, int64_t to) {
     interval_range r;
@@ -32,36 +33,28 @@ static interval_range whole_range(const expr_value *v, expr_type type, int64_t f
     return r;
 }
 
-/* The same for the two common integer types, without a switch per element. */
-#define EXTREMES(T)                                                                                \
-    {                                                                                              \
-        const T *x = v->data;                                                                      \
-        T lo = x[from], hi = x[from];                                                              \
-        for (int64_t i = from + 1; i <= to; i++) {                                                 \
-            lo = x[i] < lo ? x[i] : lo;                                                            \
-            hi = x[i] > hi ? x[i] : hi;                                                            \
-        }                                                                                          \
-        return interval__ints(lo, hi);                                                             \
+/* The same for the common types, by vector loops. */
+static interval_range read_range(const interval_lanes *f, const expr_value *v, expr_type type,
+                                 int64_t from, int64_t to) {
+    interval_range r = {0};
+    if (to - from < 8) return whole_range(v, type, from, to);
+    if (type == EXPR_INT && v->type == DT_I64) {
+        f->ends_i64((const int64_t *)v->data + from, to - from + 1, &r.lo.i, &r.hi.i);
+    } else if (type == EXPR_INT && v->type == DT_I32) {
+        f->ends_i32((const int32_t *)v->data + from, to - from + 1, &r.lo.i, &r.hi.i);
+    } else if (v->type == DT_F32) {
+        if (f->ends_f32((const float *)v->data + from, to - from + 1, &r.lo.f, &r.hi.f))
+            return interval__unknown(EXPR_FLOAT);
+    } else {
+        return whole_range(v, type, from, to);
     }
-
-static interval_range read_range(const expr_value *v, expr_type type, int64_t from, int64_t to) {
-    if (type == EXPR_INT && v->type == DT_I64) EXTREMES(int64_t)
-    if (type == EXPR_INT && v->type == DT_I32) EXTREMES(int32_t)
-    return whole_range(v, type, from, to);
+    return r;
 }
 
-#define NEVER_FALLS(T)                                                                             \
-    {                                                                                              \
-        const T *x = v->data;                                                                      \
-        int64_t i = 1;                                                                             \
-        while (i < n && x[i - 1] <= x[i]) i++;                                                     \
-        return i >= n;                                                                             \
-    }
-
-static int never_falls(const expr_value *v, expr_type type, int64_t n) {
+static int never_falls(const interval_lanes *f, const expr_value *v, expr_type type, int64_t n) {
     if (type == EXPR_FLOAT) return 0;
-    if (type == EXPR_INT && v->type == DT_I64) NEVER_FALLS(int64_t)
-    if (type == EXPR_INT && v->type == DT_I32) NEVER_FALLS(int32_t)
+    if (type == EXPR_INT && v->type == DT_I64) return f->rises_i64(v->data, n);
+    if (type == EXPR_INT && v->type == DT_I32) return f->rises_i32(v->data, n);
     for (int64_t i = 1; i < n; i++)
         if (expr_load__element(v, type, i - 1).i > expr_load__element(v, type, i).i) return 0;
     return 1;
@@ -78,17 +71,18 @@ static void keep_node(interval_array *x, int64_t node, interval_range r) {
     x->hi[node] = r.hi;
 }
 
-static err build_array(interval_array *x, const expr_value *v, expr_type type, int ndim, arena *a) {
+static err build_array(interval_array *x, const interval_lanes *f, const expr_value *v,
+                       expr_type type, int ndim, arena *a) {
     x->n = 1;
     for (int i = 0; i < ndim; i++) x->n *= v->dim[i];
-    x->sorted = never_falls(v, type, x->n);
+    x->sorted = never_falls(f, v, type, x->n);
     if (x->sorted) return ERR_OK;
     x->blocks = (x->n + BLOCK - 1) / BLOCK;
     TRY(arena_alloc_raw(a, 2 * (size_t)x->blocks, sizeof *x->lo, &x->lo));
     TRY(arena_alloc_raw(a, 2 * (size_t)x->blocks, sizeof *x->hi, &x->hi));
     for (int64_t i = 0; i < x->blocks; i++) {
         int64_t from = i * BLOCK, to = from + BLOCK < x->n ? from + BLOCK - 1 : x->n - 1;
-        keep_node(x, x->blocks + i, read_range(v, type, from, to));
+        keep_node(x, x->blocks + i, read_range(f, v, type, from, to));
     }
     for (int64_t i = x->blocks - 1; i > 0; i--)
         keep_node(x, i,
@@ -105,24 +99,74 @@ interval_range interval_tables__slice(const interval_tables *t, int slot, expr_t
                                       int64_t from, int64_t to) {
     const interval_array *x = &t->array[slot];
     const expr_value *v = &t->values[slot];
+    const interval_lanes *f = t->lanes;
     if (x->sorted)
         return interval__ints(expr_load__element(v, type, from).i,
                               expr_load__element(v, type, to).i);
-    if (to - from < BLOCK / 2) return read_range(v, type, from, to);
+    if (to - from < BLOCK / 2) return read_range(f, v, type, from, to);
     interval_range r = {0};
     int any = 0;
     int64_t first = (from + BLOCK - 1) / BLOCK; /* whole blocks first..last - 1 */
     int64_t last = to == x->n - 1 ? x->blocks : (to + 1) / BLOCK;
-    if (first >= last) return read_range(v, type, from, to);
-    if (from < first * BLOCK) widen(&r, &any, type, read_range(v, type, from, first * BLOCK - 1));
+    if (first >= last) return read_range(f, v, type, from, to);
+    if (from < first * BLOCK)
+        widen(&r, &any, type, read_range(f, v, type, from, first * BLOCK - 1));
     if (last < x->blocks && last * BLOCK <= to)
-        widen(&r, &any, type, read_range(v, type, last * BLOCK, to));
+        widen(&r, &any, type, read_range(f, v, type, last * BLOCK, to));
     int64_t i = first + x->blocks, j = last + x->blocks;
     for (; i < j; i /= 2, j /= 2) {
         if (i & 1) widen(&r, &any, type, node_range(x, i++, type));
         if (j & 1) widen(&r, &any, type, node_range(x, --j, type));
     }
     return r;
+}
+
+/* A slice per leading index while these are few; one covering slice otherwise. */
+static interval_range load_slices(const interval_tables *t, const ir_node *n, const int64_t *lo,
+                                  const int64_t *hi) {
+    const expr_value *v = &t->values[n->slot];
+    int last = n->n_args - 1;
+    int64_t at[EXPR_MAX_NDIM], end[EXPR_MAX_NDIM], rows = 1;
+    interval_range r = {0};
+    for (int i = 0; i <= last; i++) at[i] = lo[i];
+    for (int i = 0; i <= last; i++) end[i] = hi[i];
+    for (int i = 0; i < last && rows <= MAX_ROWS; i++)
+        rows *= hi[i] - lo[i] < MAX_ROWS ? hi[i] - lo[i] + 1 : MAX_ROWS + 1;
+    if (rows > MAX_ROWS)
+        return interval_tables__slice(t, n->slot, (expr_type)n->type,
+                                      expr_load__place(v, n->n_args, at),
+                                      expr_load__place(v, n->n_args, end));
+    for (int64_t row = 0; row < rows; row++) {
+        int64_t rest = row;
+        for (int i = last - 1; i >= 0; i--) {
+            int64_t extent = hi[i] - lo[i] + 1;
+            at[i] = end[i] = lo[i] + rest % extent;
+            rest /= extent;
+        }
+        interval_range s = interval_tables__slice(t, n->slot, (expr_type)n->type,
+                                                  expr_load__place(v, n->n_args, at),
+                                                  expr_load__place(v, n->n_args, end));
+        r = row ? interval__join((expr_type)n->type, r, s) : s;
+    }
+    return r;
+}
+
+interval_range interval_tables__load(const interval_tables *t, const ir_node *load,
+                                     const int64_t *lo, const int64_t *hi, int *inside) {
+    const expr_value *v = &t->values[load->slot];
+    int64_t from[EXPR_MAX_NDIM], to[EXPR_MAX_NDIM];
+    int nowhere = 0;
+    interval_range zero = {0};
+    *inside = 1;
+    for (int i = 0; i < load->n_args; i++) {
+        from[i] = lo[i] < 0 ? 0 : lo[i];
+        to[i] = hi[i] >= v->dim[i] ? v->dim[i] - 1 : hi[i];
+        *inside &= from[i] == lo[i] && to[i] == hi[i];
+        nowhere |= from[i] > to[i];
+    }
+    if (nowhere) return zero;
+    interval_range r = load_slices(t, load, from, to);
+    return *inside ? r : interval__join((expr_type)load->type, r, zero);
 }
 
 static err build(interval_tables *t, const expr *e, const expr_env *env, arena *a) {
@@ -132,13 +176,16 @@ static err build(interval_tables *t, const expr *e, const expr_env *env, arena *
         t->kv0 = env->kv0;
         if (e->n_decls) memcpy(t->values, env->values, (size_t)e->n_decls * sizeof *t->values);
     }
+    t->lanes = interval_lanes__choose();
+    t->names = e->decls;
     TRY(ir__bind(&e->prog, e->decls, env, a, &t->prog));
     TRY(ir__verify(&t->prog, e->decls, e->n_decls));
     TRY(affine__build(&t->affine, &t->prog, a));
     for (int i = 0; i < t->prog.n; i++) {
         const ir_node *n = &t->prog.node[i];
         if (n->op != IR_LOAD || t->array[n->slot].n) continue;
-        TRY(build_array(&t->array[n->slot], &t->values[n->slot], (expr_type)n->type, n->n_args, a));
+        TRY(build_array(&t->array[n->slot], t->lanes, &t->values[n->slot], (expr_type)n->type,
+                        n->n_args, a));
     }
     return ERR_OK;
 }
@@ -150,5 +197,28 @@ err interval_tables_create(interval_tables **out, const expr *e, const expr_env 
     TRY(arena_alloc(a, 1, sizeof *t, &t));
     TRY(build(t, e, env, a));
     *out = t;
+    return ERR_OK;
+}
+
+err interval_tables_tie(interval_tables **out, const interval_tables *t, int64_t shift, arena *a) {
+    interval_tables *tied;
+    ir_build *b;
+    int16_t at[IR_MAX_NODES + IR_SLACK];
+    *out = NULL;
+    TRY(arena_alloc(a, 1, sizeof *tied, &tied));
+    TRY(ir__build_new(&b, 4 * t->prog.n + 64));
+    *tied = *t; /* both positions carry their offset already */
+    int kv =
+        ir__op(b, IR_ADD_I, ir__var(b, IR_Q), ir__int(b, ops_add(shift, ops_sub(t->kv0, t->q0))));
+    for (int i = 0; i < t->prog.n; i++) {
+        const ir_node *n = &t->prog.node[i];
+        int is_kv = n->op == IR_VAR && n->slot == IR_KV;
+        at[i] = (int16_t)(is_kv ? kv : ir__copy_node(b, n, at));
+    }
+    err e = ir__finish(b, at[t->prog.n - 1], a, &tied->prog);
+    mem_free(b);
+    TRY(e);
+    TRY(affine__build(&tied->affine, &tied->prog, a));
+    *out = tied;
     return ERR_OK;
 }

@@ -1,14 +1,16 @@
 /* The typed program behind an expr: a shared graph of operations, private to this folder.
  *
- * Nodes lie in one array, arguments before users, the root last; equal nodes exist once (hash-consed),
- * so common subexpressions are shared. The builder folds constants while nodes are made. A program is
- * immutable once ir__finish has copied it into its arena. Size is bounded by IR_MAX_NODES, hence the
- * depth of every recursion over it too. Nothing here knows text or values of captures. */
+ * Nodes lie in one array, arguments before users; equal nodes exist once (hash-consed), so common
+ * subexpressions are shared. Constants are folded and identities applied while nodes are made (ir_algebra.c).
+ * A program is immutable once ir__finish has copied it into its arena; every pass that makes one ends with
+ * ir__verify. Size is bounded, hence the depth of every recursion over it too. Nothing here knows text or
+ * values of captures. */
 #ifndef EXPR_IR_H
 #define EXPR_IR_H
 #include "expr/expr.h"
 
-enum { IR_MAX_NODES = 1024, IR_SLACK = 64, IR_TABLE = 4096 };
+/* IR_MAX_NODES: of a text. With IR_SLACK: of any program made from it without its derivative, which has IR_MAX_GRAD. */
+enum { IR_MAX_NODES = 1024, IR_SLACK = IR_MAX_NODES + 64, IR_MAX_GRAD = 8192 };
 
 typedef enum ir_op {
 #define S(id, spelling)                                                              IR_##id,
@@ -39,14 +41,27 @@ typedef struct ir_node {
     uint8_t op, type, n_args;
     uint8_t uses;               /* 1 << slot for each index variable below */
     uint8_t has_load;           /* a load is this node or lies below it */
+    uint8_t affine;             /* integer: slope_q * q + slope_kv * kv + what names neither */
+    uint8_t diagonal;           /* names q and kv through q - kv alone */
     int16_t slot;               /* capture (SCALAR, LOAD) or variable (VAR) */
     int16_t arg[EXPR_MAX_NDIM]; /* unused entries repeat arg[0] */
     ir_val k;                   /* CONST */
+    int64_t slope_q, slope_kv;  /* of affine nodes, modulo 2^64 as all integers */
 } ir_node;
+
+/* What a value depends on inside a tile, where b and h stand still. */
+typedef enum ir_class {
+    IR_FIXED,    /* neither q nor kv: once per tile */
+    IR_BY_Q,     /* once per query */
+    IR_BY_KV,    /* once per key */
+    IR_DIAGONAL, /* q - kv alone: once per diagonal */
+    IR_CELL      /* anything else, and all that names s */
+} ir_class;
+ir_class ir__class(const ir_node *n);
 
 typedef struct ir_prog {
     const ir_node *node;
-    int n; /* the root is n - 1 */
+    int n; /* the root of a program with one is n - 1 */
 } ir_prog;
 
 struct expr {
@@ -60,10 +75,14 @@ struct expr {
 };
 
 typedef struct ir_build {
-    ir_node node[IR_MAX_NODES + IR_SLACK];
-    int16_t table[IR_TABLE]; /* node + 1, 0 empty */
-    int n;                   /* the caller stops adding beyond IR_MAX_NODES */
+    ir_node *node; /* [capacity] */
+    int n, capacity;
+    int16_t *table; /* [slots] node + 1, 0 empty; a power of two at least twice capacity */
+    int slots;
 } ir_build;
+
+/* An empty builder for so many nodes, freed with mem_free. The caller stops adding before they run out. */
+MUST_CHECK err ir__build_new(ir_build **out, int capacity);
 
 /* Makers return the node's number: an equal older node, a folded constant or a new one. */
 int ir__int(ir_build *b, int64_t v);
@@ -73,6 +92,8 @@ int ir__const(ir_build *b, expr_type type, ir_val v);
 int ir__var(ir_build *b, int slot);
 int ir__scalar(ir_build *b, int slot, expr_type type);
 int ir__load(ir_build *b, int slot, expr_type type, const int *index, int n);
+int ir__node(ir_build *b,
+             ir_node n); /* as it is, without rewriting; facts and spare arguments are filled in */
 int ir__op(ir_build *b, ir_op op, int x, int y); /* element-wise; y ignored for arity 1 */
 int ir__and(ir_build *b, int x, int y);
 int ir__or(ir_build *b, int x, int y);
@@ -80,6 +101,10 @@ int ir__select(ir_build *b, int c, int x, int y); /* x and y of one type */
 
 /* Copies what root needs into a, root last. */
 MUST_CHECK err ir__finish(const ir_build *b, int root, arena *a, ir_prog *out);
+/* The same for several roots, whose numbers become those of the copy; root -1 stays -1. */
+MUST_CHECK err ir__finish_all(const ir_build *b, int *root, int n_roots, arena *a, ir_prog *out);
+/* Node n of a program made again in a builder: at[] are the places of the program's nodes there. */
+int ir__copy_node(ir_build *b, const ir_node *n, const int16_t *at);
 /* A copy with captured scalars replaced by env's values, folded again. */
 MUST_CHECK err ir__bind(const ir_prog *p, const expr_decl *decls, const expr_env *env, arena *a,
                         ir_prog *out);

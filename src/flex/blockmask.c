@@ -25,13 +25,13 @@ err blockmask__afford(const blockmask__builder *w, size_t bytes) {
         str_bytes((double)sum, need), str_bytes((double)w->args.budget, have));
 }
 
-static err push(blockmask__builder *w, int64_t q, int64_t k, int64_t nq, int64_t nk, int full) {
+err blockmask__push(blockmask__builder *w, int64_t q, int64_t k, int level, int full) {
     if (w->n == w->cap) {
         size_t next = w->cap ? w->cap * 2 : 256;
         TRY(blockmask__afford(w, next * sizeof *w->box));
         TRY(mem_grow(&w->box, &w->cap, w->n + 1, sizeof *w->box));
     }
-    w->box[w->n++] = (blockmask__box){(int32_t)q, (int32_t)k, (int32_t)nq, (int32_t)nk, full};
+    w->box[w->n++] = (blockmask__box){(int32_t)q, (int32_t)k, (uint8_t)level, (uint8_t)full};
     return ERR_OK;
 }
 
@@ -42,11 +42,14 @@ static err check_loads(const blockmask__builder *w, const interval_box *c) {
         for (int64_t k = c->kv0; k <= c->kv1; k++) {
             int flag = 0;
             if (!expr_eval_mask(a->mask, a->env, w->b, w->h, q, k, &flag) || !flag) continue;
+            char where[INTERVAL_SAYS];
+            interval_proofs_say(&w->out->proofs, where);
             return err_set(
                 ERR_RANGE,
-                "mask '%s' reads outside a captured array in the visible cell b=%lld h=%lld q=%lld kv=%lld; "
+                "mask '%s' reads outside a captured array in the visible cell b=%lld h=%lld q=%lld kv=%lld%s%s; "
                 "guard the load with && or bind a longer array",
-                expr_source(a->mask), (long long)w->b, (long long)w->h, (long long)q, (long long)k);
+                expr_source(a->mask), (long long)w->b, (long long)w->h, (long long)q, (long long)k,
+                *where ? ": " : "", where);
         }
     }
     return ERR_OK;
@@ -68,72 +71,99 @@ static int cells_differ(const blockmask__builder *w, const interval_box *c) {
     return 0;
 }
 
-static err decide_tile(blockmask__builder *w, int64_t q, int64_t k, const interval_box *c,
-                       int may_leave) {
+static int64_t count_cells(const uint8_t *cell, int64_t n) {
+    int64_t seen = 0;
+    for (; n >= 128; n -= 128, cell += 128) { /* short sums in bytes become vector code */
+        uint8_t part = 0;
+        for (int i = 0; i < 128; i++) part = (uint8_t)(part + cell[i]);
+        seen += part;
+    }
+    for (int64_t i = 0; i < n; i++) seen += cell[i];
+    return seen;
+}
+
+err blockmask__decide_tile(blockmask__builder *w, int64_t q, int64_t k) {
     const block_mask_args *a = &w->args;
-    if (!may_leave && cells_differ(w, c)) return push(w, q, k, 1, 1, 0);
-    int64_t nq = c->q1 - c->q0 + 1, nk = c->kv1 - c->kv0 + 1, seen = 0;
-    int flag = 0;
+    const interval_box c = blockmask__cells(w, q, k, 1, 1);
+    int may_leave = 0, flag = 0;
+    interval_verdict v = interval_classify(a->mask, a->env, w->tables, &c, &may_leave);
+    if (v == INTERVAL_NONE) return ERR_OK;
+    if (v == INTERVAL_ALL && !may_leave) return blockmask__push(w, q, k, 0, 1);
+    if (!may_leave && cells_differ(w, &c)) return blockmask__push(w, q, k, 0, 0);
+    int64_t nq = c.q1 - c.q0 + 1, nk = c.kv1 - c.kv0 + 1;
     w->out->undecided++;
-    expr_tile_mask(a->mask, a->env, w->b, w->h, c->q0, nq, c->kv0, nk, w->cells, nk, w->scratch,
+    expr_tile_mask(a->mask, a->env, w->b, w->h, c.q0, nq, c.kv0, nk, w->cells, nk, w->scratch,
                    &flag);
-    for (int64_t i = 0; i < nq * nk; i++) seen += w->cells[i];
+    int64_t seen = count_cells(w->cells, nq * nk);
     if (flag) {
         w->out->may_leave = 1;
-        TRY(check_loads(w, c));
+        TRY(check_loads(w, &c));
     }
-    return seen ? push(w, q, k, 1, 1, seen == nq * nk) : ERR_OK;
+    return seen ? blockmask__push(w, q, k, 0, seen == nq * nk) : ERR_OK;
 }
 
-/* Boxes from w->n == from on that cover nq x nk tiles alike are one box. */
-static void collapse(blockmask__builder *w, size_t from, int64_t q, int64_t k, int64_t nq,
-                     int64_t nk) {
-    int64_t area = 0;
+static int64_t area(const blockmask__builder *w, const blockmask__box *x) {
+    return blockmask__length(x->level, x->q, w->out->q_tiles) *
+           blockmask__length(x->level, x->k, w->out->kv_tiles);
+}
+
+/* Boxes from w->n == from on that cover the box of this level alike are one box. */
+static void collapse(blockmask__builder *w, size_t from, int64_t q, int64_t k, int level) {
+    const blockmask__box whole = {(int32_t)q, (int32_t)k, (uint8_t)level, w->box[from].full};
+    int64_t tiles = 0;
     if (w->n - from > 4 || w->n - from < 2) return;
     for (size_t i = from; i < w->n; i++) {
-        if (w->box[i].full != w->box[from].full) return;
-        area += (int64_t)w->box[i].nq * w->box[i].nk;
+        if (w->box[i].full != whole.full) return;
+        tiles += area(w, &w->box[i]);
     }
-    if (area != nq * nk) return;
+    if (tiles != area(w, &whole)) return;
     w->n = from + 1;
-    w->box[from] =
-        (blockmask__box){(int32_t)q, (int32_t)k, (int32_t)nq, (int32_t)nk, w->box[from].full};
+    w->box[from] = whole;
 }
 
-static err visit(blockmask__builder *w, int64_t q, int64_t k, int64_t side) {
+interval_box blockmask__cells(const blockmask__builder *w, int64_t q, int64_t k, int64_t nq,
+                              int64_t nk) {
     const block_mask_args *a = &w->args;
-    int64_t nq = min64(side, w->out->q_tiles - q), nk = min64(side, w->out->kv_tiles - k);
-    if (nq <= 0 || nk <= 0) return ERR_OK;
-    const interval_box c = {.b0 = w->b,
-                            .b1 = w->b,
-                            .h0 = w->h,
-                            .h1 = w->h,
-                            .q0 = q * a->tile_q,
-                            .q1 = min64((q + nq) * a->tile_q, a->q_len) - 1,
-                            .kv0 = k * a->tile_kv,
-                            .kv1 = min64((k + nk) * a->tile_kv, a->kv_len) - 1};
+    return (interval_box){.b0 = w->b,
+                          .b1 = w->b,
+                          .h0 = w->h,
+                          .h1 = w->h,
+                          .q0 = q * a->tile_q,
+                          .q1 = min64((q + nq) * a->tile_q, a->q_len) - 1,
+                          .kv0 = k * a->tile_kv,
+                          .kv1 = min64((k + nk) * a->tile_kv, a->kv_len) - 1};
+}
+
+static err visit(blockmask__builder *w, int64_t q, int64_t k, int level) {
+    const block_mask_args *a = &w->args;
+    if (q >= w->out->q_tiles || k >= w->out->kv_tiles) return ERR_OK;
+    int64_t nq = blockmask__length(level, q, w->out->q_tiles),
+            nk = blockmask__length(level, k, w->out->kv_tiles);
+    const interval_box c = blockmask__cells(w, q, k, nq, nk);
     int may_leave = 0;
     interval_verdict v =
         a->mask ? interval_classify(a->mask, a->env, w->tables, &c, &may_leave) : INTERVAL_ALL;
     if (v == INTERVAL_NONE) return ERR_OK;
-    if (v == INTERVAL_ALL && !may_leave) return push(w, q, k, nq, nk, 1);
-    if (nq == 1 && nk == 1) return decide_tile(w, q, k, &c, may_leave);
+    if (v == INTERVAL_ALL && !may_leave) return blockmask__push(w, q, k, level, 1);
+    if (nq == 1 && nk == 1) return blockmask__decide_tile(w, q, k);
+    if (w->many && level <= BLOCKMASK__LEVEL) return blockmask__visit_block(w, q, k, level);
     size_t from = w->n;
-    int64_t half = side / 2;
-    TRY(visit(w, q, k, half));
-    TRY(visit(w, q, k + half, half));
-    TRY(visit(w, q + half, k, half));
-    TRY(visit(w, q + half, k + half, half));
-    collapse(w, from, q, k, nq, nk);
+    int64_t half = (int64_t)1 << --level;
+    TRY(visit(w, q, k, level));
+    TRY(visit(w, q, k + half, level));
+    TRY(visit(w, q + half, k, level));
+    TRY(visit(w, q + half, k + half, level));
+    if (w->n > from) collapse(w, from, q, k, level + 1);
     return ERR_OK;
 }
 
 err blockmask__visit(blockmask__builder *w) {
-    int64_t side = 1;
-    while (side < w->out->q_tiles || side < w->out->kv_tiles) side *= 2;
-    return visit(w, 0, 0, side);
+    int level = 0;
+    while ((int64_t)1 << level < w->out->q_tiles || (int64_t)1 << level < w->out->kv_tiles) level++;
+    return visit(w, 0, 0, level);
 }
 
+/* Fills in defaults; batch and heads become 1 where the expression does not name them. */
 static err resolve(const block_mask_args *args, block_mask *m, block_mask_args *a) {
     *a = *args;
     if (!a->tile_q) a->tile_q = DEFAULT_TILE;
@@ -162,25 +192,55 @@ static err resolve(const block_mask_args *args, block_mask *m, block_mask_args *
     return a->mask ? expr_check_env(a->mask, a->env) : ERR_OK;
 }
 
-/* Tables, tile buffers; all in the temporary arena. */
-static err prepare(blockmask__builder *w, arena *temp) {
+/* Proofs over all cells. A load that is outside in every cell is a mistake wherever it is; batch and heads that the mask is
+ * proven not to depend on are stored once. */
+static err prove(blockmask__builder *w, const interval_box *all, arena *a, arena *temp) {
+    block_mask *m = w->out;
+    interval_load *load;
+    TRY(interval_prove(&m->proofs, w->tables, all, temp));
+    TRY(arena_alloc_raw(a, (size_t)m->proofs.n_loads, sizeof *load, &load));
+    for (int i = 0; i < m->proofs.n_loads; i++) {
+        load[i] = m->proofs.load[i];
+        if (load[i].place != INTERVAL_OUTSIDE || memcmp(&load[i].box, all, sizeof *all)) continue;
+        char where[INTERVAL_SAYS];
+        interval_proofs_say(&m->proofs, where);
+        return err_set(ERR_RANGE,
+                       "mask '%s' never reads inside a captured array: %s; bind a longer array",
+                       expr_source(w->args.mask), where);
+    }
+    m->proofs.load = load;
+    if (!m->proofs.by_batch) m->batch = w->args.batch = 1;
+    if (!m->proofs.by_head) m->heads = w->args.heads = 1;
+    return ERR_OK;
+}
+
+/* Tables and proofs, tile buffers; all but the proofs in the temporary arena. */
+static err prepare(blockmask__builder *w, arena *mem, arena *temp) {
     const block_mask_args *a = &w->args;
+    const interval_box all = {0, a->batch - 1, 0, a->heads - 1, 0, a->q_len - 1, 0, a->kv_len - 1};
+    int some = a->batch && a->heads && a->q_len && a->kv_len;
     arena_stats s;
-    TRY(arena_alloc(temp, (size_t)(a->batch * a->heads) + 1, sizeof *w->first, &w->first));
+    w->out->proofs.fits_32 = 1;
     if (a->mask) {
         interval_tables *t;
         TRY(interval_tables_create(&t, a->mask, a->env, temp));
         w->tables = t;
+        if (some) TRY(prove(w, &all, mem, temp));
+        if (some) TRY(interval_many_create(&w->many, t, &all, temp));
+        for (int i = 0; w->many && i < 2; i++)
+            TRY(arena_alloc_raw(temp, BLOCKMASK__SIDE * BLOCKMASK__SIDE, sizeof *w->part[i],
+                                &w->part[i]));
         TRY(arena_alloc_raw(temp, (size_t)a->tile_q, (size_t)a->tile_kv, &w->cells));
         TRY(arena_alloc_raw(temp, expr_tile_scratch(a->mask, a->tile_q, a->tile_kv), 1,
                             &w->scratch));
     }
+    TRY(arena_alloc(temp, (size_t)(a->batch * a->heads) + 1, sizeof *w->first, &w->first));
     arena_get_stats(temp, &s);
     w->held = s.used;
     return ERR_OK;
 }
 
-static err build(blockmask__builder *w, arena *a) {
+static err build(blockmask__builder *w, arena *a, arena *temp) {
     block_mask *m = w->out;
     int64_t entries = w->args.batch * w->args.heads;
     for (int64_t i = 0; i < entries; i++) {
@@ -190,7 +250,7 @@ static err build(blockmask__builder *w, arena *a) {
     }
     w->first[entries] = (int64_t)w->n;
     for (size_t i = 0; i < w->n; i++) {
-        int64_t tiles = (int64_t)w->box[i].nq * w->box[i].nk;
+        int64_t tiles = area(w, &w->box[i]);
         if (w->box[i].full)
             m->full += tiles;
         else
@@ -199,8 +259,7 @@ static err build(blockmask__builder *w, arena *a) {
     m->empty = entries * m->q_tiles * m->kv_tiles - m->full - m->partial;
     TRY(blockmask__runs(w, a));
     m->peak_bytes = w->held + w->cap * sizeof *w->box + m->bytes;
-    m->no_empty_row = blockmask__no_empty_row(w);
-    return ERR_OK;
+    return blockmask__no_empty_row(w, temp);
 }
 
 err blockmask_build(block_mask *out, const block_mask_args *args, arena *a, dev *d) {
@@ -210,8 +269,8 @@ err blockmask_build(block_mask *out, const block_mask_args *args, arena *a, dev 
     (void)d; /* the boundary is short work: one thread */
     TRY(resolve(args, out, &w.args));
     TRY(arena_create(&temp, "mask build", 0));
-    err e = prepare(&w, temp);
-    if (!e) e = build(&w, a);
+    err e = prepare(&w, a, temp);
+    if (!e) e = build(&w, a, temp);
     mem_free(w.box);
     arena_destroy(temp);
     out->build_ms = (clock_seconds() - start) * 1e3;
@@ -222,6 +281,7 @@ err blockmask_brute(const block_mask_args *args, uint8_t *kinds) {
     block_mask m;
     block_mask_args a;
     TRY(resolve(args, &m, &a));
+    a.batch = args->batch, a.heads = args->heads;
     for (int64_t e = 0; e < a.batch * a.heads; e++) {
         for (int64_t t = 0; t < m.q_tiles * m.kv_tiles; t++) {
             int64_t q0 = t / m.kv_tiles * a.tile_q, k0 = t % m.kv_tiles * a.tile_kv, seen = 0;

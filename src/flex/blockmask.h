@@ -2,12 +2,13 @@
  *
  * Built by interval analysis over boxes of tiles, splitting a box only while undecided; what stays undecided at one tile is
  * counted exactly, so the result equals brute force tile by tile. Memory follows the runs, bounded by budget bytes:
- * beyond it ERR_REFUSED with the number needed so far. B and H are 1 where the expression does not name b or h. */
+ * beyond it ERR_REFUSED with the number needed so far. B and H are 1 where the mask is proven not to change with b or h. */
 #ifndef FLEX_BLOCKMASK_H
 #define FLEX_BLOCKMASK_H
 #include "core/arena.h"
 #include "dev/dev.h"
 #include "expr/expr.h"
+#include "expr/interval_proofs.h"
 
 typedef struct block_run {
     int32_t start, length;
@@ -15,7 +16,7 @@ typedef struct block_run {
 } block_run; /* tiles start..start+length-1; full 1, partial 0 */
 
 typedef struct block_mask {
-    int64_t batch, heads; /* extents stored: the problem's, or 1 where not named */
+    int64_t batch, heads; /* extents stored: the problem's, or 1 where nothing depends on it */
     int64_t q_len, kv_len;
     int32_t tile_q, tile_kv;
     int64_t q_tiles, kv_tiles;
@@ -30,6 +31,7 @@ typedef struct block_mask {
     size_t bytes, peak_bytes;     /* of the mask; of building it */
     double build_ms;              /* tables and both directions */
     int no_empty_row;             /* every query row sees at least one key: proven or counted */
+    interval_proofs proofs; /* over all cells: loads, 32-bit arithmetic, dependence on b and h */
     int may_leave; /* some load is not proven inside its array in a visible or evaluated cell */
 } block_mask;
 
@@ -46,7 +48,7 @@ typedef struct block_mask_args {
  * ERR_RANGE when a visible cell reads outside a captured array, ERR_REFUSED beyond the budget. */
 MUST_CHECK err blockmask_build(block_mask *out, const block_mask_args *args, arena *a, dev *d);
 /* Brute force over every cell, for tests: kinds[((b*heads + h)*q_tiles + qt)*kv_tiles + kt] = 0 empty, 1 partial, 2 full,
- * over the batch and heads that a build would store. */
+ * over all of args' batch and heads. */
 MUST_CHECK err blockmask_brute(const block_mask_args *args, uint8_t *kinds);
 
 #endif

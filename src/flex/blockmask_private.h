@@ -6,16 +6,24 @@
 #include "expr/interval.h"
 #include "flex/blockmask.h"
 
-/* A rectangle of tiles of one kind; q and k count tiles. */
+/* A square of 2^level tiles of one kind, cut at the mask's ends; q and k count tiles. */
 typedef struct blockmask__box {
-    int32_t q, k, nq, nk;
-    int32_t full;
+    int32_t q, k;
+    uint8_t level, full;
 } blockmask__box;
+
+/* A square of 2^level tiles inside a block, and what is known of it. */
+typedef struct blockmask__part {
+    uint8_t q, k, level, kind;
+} blockmask__part;
 
 typedef struct blockmask__builder {
     block_mask_args args; /* tiles and budget resolved, batch and heads as stored */
     const interval_tables *tables;
+    interval_many *many; /* NULL: boxes are classified one by one */
     block_mask *out;
+    blockmask__part
+        *part[2];        /* [SIDE * SIDE] a block's boxes before and after a round of splitting */
     int64_t b, h;        /* the entry being built */
     blockmask__box *box; /* of all entries, in Z order within each */
     size_t n, cap;
@@ -27,10 +35,25 @@ typedef struct blockmask__builder {
 
 /* All boxes of entry (w->b, w->h), appended. */
 MUST_CHECK err blockmask__visit(blockmask__builder *w);
+/* Appends a box of one kind. */
+MUST_CHECK err blockmask__push(blockmask__builder *w, int64_t q, int64_t k, int level, int full);
+/* Appends what tile (q, k) is when the analysis of boxes left it open. */
+MUST_CHECK err blockmask__decide_tile(blockmask__builder *w, int64_t q, int64_t k);
+/* The boxes of a block of 2^level tiles, at most BLOCKMASK__SIDE, from (q, k) on, by many at a time. */
+enum { BLOCKMASK__LEVEL = 6, BLOCKMASK__SIDE = 1 << BLOCKMASK__LEVEL };
+MUST_CHECK err blockmask__visit_block(blockmask__builder *w, int64_t q, int64_t k, int level);
+/* The cells of nq x nk tiles from (q, k) on, cut at the mask's ends. */
+interval_box blockmask__cells(const blockmask__builder *w, int64_t q, int64_t k, int64_t nq,
+                              int64_t nk);
+/* Tiles of a box along one side that begins at `from`. */
+static inline int64_t blockmask__length(int level, int64_t from, int64_t tiles) {
+    int64_t side = (int64_t)1 << level;
+    return side < tiles - from ? side : tiles - from;
+}
 /* Rows and columns of runs out of the boxes; fills starts, runs and bytes. */
 MUST_CHECK err blockmask__runs(blockmask__builder *w, arena *a);
-/* Whether every row of every entry sees a key: by full tiles, then by proof over strips of rows, then row by row. */
-int blockmask__no_empty_row(blockmask__builder *w);
+/* Fills no_empty_row: by full tiles, then by proof over strips of rows, then row by row. */
+MUST_CHECK err blockmask__no_empty_row(blockmask__builder *w, arena *temp);
 /* ERR_REFUSED when bytes on top of what is held pass the budget. */
 MUST_CHECK err blockmask__afford(const blockmask__builder *w, size_t bytes);
 

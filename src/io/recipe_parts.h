@@ -68,7 +68,7 @@ typedef struct recipe_value {
     int64_t *ints;      /* [n] */
 } recipe_value;
 
-enum { RECIPE__DRAFTER_LIMIT = 64 };
+enum { RECIPE__DRAFTER_LIMIT = 32 };
 
 struct recipe {
     arena *mem;

@@ -5,6 +5,8 @@
  * whose tokens changed is absent and may be written anew, and documents may be appended to the data at any time.
  * Values pass through bf16 always: whoever writes a document goes on with features_round of its taps, so that
  * results do not depend on whether a document was computed or read.
+ * Taps depend in their last bits on where in a row a document stood: for equal bits with a store that another run
+ * filled, taps must be computed with each document at the start of its row, or the key must name what orders rows.
  * What features_sync has returned for survives a crash of machine or process; what was written after it is absent
  * afterwards and computed again. Each document has a digest: damage is an error that names file and document.
  * One process at a time holds a store (a lock in the folder). It computes no taps and decides nothing about them. */

@@ -76,10 +76,3 @@ void feed_close(feed *f) {
     pthread_cond_broadcast(&f->turn);
     pthread_mutex_unlock(&f->lock);
 }
-
-int64_t feed_count(feed *f) {
-    pthread_mutex_lock(&f->lock);
-    const int64_t n = f->given;
-    pthread_mutex_unlock(&f->lock);
-    return n;
-}

@@ -15,6 +15,5 @@ void feed_free(feed *f);
 MUST_CHECK err feed_next(feed *f, data_row *row, int64_t *index, int64_t *epoch);
 void feed_done(feed *f); /* a row that was handed out has its taps */
 void feed_close(feed *f);
-int64_t feed_count(feed *f); /* rows handed out */
 
 #endif

@@ -8,13 +8,13 @@
 #include "core/clock.h"
 #include "core/file.h"
 #include "core/log.h"
-#include "io/json.h"
 #include <limits.h>
 #include <math.h>
 #include <stddef.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <time.h>
 
 enum { FORMAT = 1 };
 
@@ -35,13 +35,10 @@ static const field process_fields[] = {
     FIELD(process_id, space, TEXT), FIELD(process_id, host, TEXT),  {0},
 };
 static const field record_fields[] = {
-    FIELD(live_record, version, TEXT),
-    FIELD(live_record, state, TEXT),
-    FIELD(live_record, doing, TEXT),
-    FIELD(live_record, started, TEXT),
-    FIELD(live_record, written, TEXT),
-    FIELD(live_record, uptime, REAL),
-    {0},
+    FIELD(live_record, version, TEXT), FIELD(live_record, state, TEXT),
+    FIELD(live_record, doing, TEXT),   FIELD(live_record, started, TEXT),
+    FIELD(live_record, written, TEXT), FIELD(live_record, uptime, REAL),
+    FIELD(live_record, stamp, REAL),   {0},
 };
 static const field drafter_fields[] = {
     FIELD(live_drafter, name, TEXT),
@@ -128,7 +125,7 @@ static json_t *object_of(const field *f, const void *base) {
     return o;
 }
 
-static json_t *record_of(const live_record *r) {
+json_t *live_json(const live_record *r) {
     json_t *o = object_of(record_fields, r);
     json_object_set_new(o, "format", json_integer(FORMAT));
     json_object_set_new(o, "process", object_of(process_fields, &r->process));
@@ -251,8 +248,9 @@ void live_set_roles(live_record *r, const heart *h) {
 
 err live_write(const char *run, live_record *r) {
     clock_utc(r->written);
+    r->stamp = (double)time(NULL);
     r->uptime = clock_seconds() - r->begun;
-    return put(run, "live.json", record_of(r));
+    return put(run, "live.json", live_json(r));
 }
 
 err live_read(const char *run, live_record *r, int *found) {
@@ -281,10 +279,6 @@ live_where live_locate(const char *run, const live_record *r) {
 
 /* ---- the end ---- */
 
-err live_write_end(const char *run, const live_end *end) {
-    return put(run, "last_end.json", object_of(end_fields, end));
-}
-
 err live_read_end(const char *run, live_end *end, int *found) {
     char path[PATH_MAX];
     json_t *o;
@@ -306,20 +300,36 @@ static void least(const live_record *r, int64_t *update, int64_t *updates) {
     }
 }
 
-err live_finish(const char *run, live_record *r, err e) {
+/* last_end.json from the record, and the record removed. */
+static err conclude(const char *run, const live_record *r, const char *how, const char *text) {
     char path[PATH_MAX];
     live_end end = {.pid = r->process.pid};
-    snprintf(end.text, sizeof end.text, "%s", e ? err_text() : "");
-    snprintf(end.how, sizeof end.how, "%s",
-             e == ERR_OK        ? "finished"
-             : e == ERR_STOPPED ? "stopped"
-                                : "failed");
+    snprintf(end.how, sizeof end.how, "%s", how);
+    snprintf(end.text, sizeof end.text, "%s", text);
     snprintf(end.host, sizeof end.host, "%s", r->process.host);
     least(r, &end.update, &end.updates);
     clock_utc(end.at);
-    err lost = live_write_end(run, &end);
-    if (!lost) lost = file_join(path, sizeof path, run, "live.json");
-    if (!lost) lost = file_remove_tree(path);
-    if (lost) log_warn("the end of the run could not be noted: %s", err_text());
-    return e ? err_set(e, "%s", end.text) : ERR_OK;
+    TRY(put(run, "last_end.json", object_of(end_fields, &end)));
+    TRY(file_join(path, sizeof path, run, "live.json"));
+    return file_remove_tree(path);
+}
+
+err live_finish(const char *run, live_record *r, err e) {
+    char text[sizeof((live_end *)0)->text];
+    snprintf(text, sizeof text, "%s", e ? err_text() : "");
+    const char *how = e == ERR_OK ? "finished" : e == ERR_STOPPED ? "stopped" : "failed";
+    if (conclude(run, r, how, text))
+        log_warn("the end of the run could not be noted: %s", err_text());
+    return e ? err_set(e, "%s", text) : ERR_OK;
+}
+
+err live_bury(const char *run, const process_id *dead, const char *text) {
+    live_record *r;
+    int found;
+    TRY(live_create(&r));
+    err e = live_read(run, r, &found);
+    if (!e && found && r->process.pid == dead->pid && r->process.start == dead->start)
+        e = conclude(run, r, "killed", text);
+    live_free(r);
+    return e;
 }

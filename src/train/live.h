@@ -7,6 +7,7 @@
 #define TRAIN_LIVE_H
 #include "core/process.h"
 #include "dist/heart.h"
+#include "io/json.h"
 
 enum {
     LIVE_NAME = 64,
@@ -56,6 +57,7 @@ typedef struct live_record {
     char state[16];  /* "preparing", "training", "saving", "evaluating", "stopping" */
     char doing[160]; /* more of it in words: "tokens of 310,000 of 902,000 rows"; may be "" */
     char started[24], written[24]; /* UTC; live_begin and live_write set them */
+    double stamp;                  /* `written` as seconds since 1970 */
     double uptime;                 /* seconds since live_begin, at the last live_write */
     int n_drafters, n_roles, n_rings, n_arenas, n_devices;
     live_drafter drafters[LIVE_DRAFTERS];
@@ -73,6 +75,7 @@ void live_free(live_record *r);
 MUST_CHECK err live_begin(live_record *r, const char *version, int64_t supervisor);
 void live_set_roles(live_record *r, const heart *h);
 MUST_CHECK err live_write(const char *run, live_record *r);
+json_t *live_json(const live_record *r); /* what live_write writes; to be freed by json_decref */
 /* *found 0: no record. The folder need not exist. */
 MUST_CHECK err live_read(const char *run, live_record *r, int *found);
 
@@ -98,8 +101,9 @@ typedef struct live_end {
 /* The run's last word: last_end.json after e and err_text(), the record removed. Returns e, with err_text() as it was; what cannot be
  * written is a warning, since the run has ended anyway. */
 err live_finish(const char *run, live_record *r, err e);
-/* The same for another process that could not speak (killed by a signal). */
-MUST_CHECK err live_write_end(const char *run, const live_end *end);
+/* The same for a process that could not speak (killed by a signal) and is gone: how "killed", text says by whom. Does nothing when the
+ * folder's record names another process by now. */
+MUST_CHECK err live_bury(const char *run, const process_id *dead, const char *text);
 MUST_CHECK err live_read_end(const char *run, live_end *end, int *found);
 
 #endif

@@ -5,7 +5,7 @@
  * roles that share a device take turns on it. Results depend on recipe, data, target and each drafter's number of ranks alone:
  * not on placement, threads, timing or being stopped and resumed. All memory is taken from arenas sized by the plan.
  *
- * Run folder: recipe.yaml (canonical), lock, tokens/ (prepared rows), and for the drafter metrics.jsonl, checkpoints/step-NNNNNNNN/
+ * Run folder: recipe.yaml (canonical), lock, live.json while a process works here, last_end.json after, log.txt, tokens/ (prepared rows), and for the drafter metrics.jsonl, checkpoints/step-NNNNNNNN/
  * {state.json, masters.safetensors, moments.safetensors, drafter/ (z-lab export, bf16), COMPLETE}, best (a text file naming the best
  * checkpoint), drafter/ (the latest export); with named drafters each has these in drafters/NAME/. */
 #ifndef TRAIN_TRAIN_H
@@ -77,6 +77,7 @@ typedef struct train_options {
     int fresh;
     int plan_only;
     int quiet;
+    int64_t supervisor; /* process that starts this one again after a crash; 0: none */
     /* Called by every role at each phase it begins, on the role's thread; an error it returns is that role's failure. For
      * watching a run from outside and for tests that slow, stop or break a role; NULL: nobody watches. */
     err (*on_phase)(void *ctx, const char *role, const char *phase, int64_t step);

@@ -125,7 +125,17 @@ static int all_auto(const train *t) {
     return yes;
 }
 
-static err check_limits(const train *t);
+static err check_limits(const train *t) {
+    int ranks = 0;
+    for (int i = 0; i < t->n_drafters; i++) ranks += t->drafter[i].n_ranks;
+    if (t->n_targets + ranks > LIVE_ROLES || ranks > LIVE_RINGS)
+        return err_set(
+            ERR_RECIPE,
+            "%s: the run has %d roles, %d of them drafters' ranks; %d and %d are the most",
+            recipe_where(t->r, RECIPE_devices_target), t->n_targets + ranks, ranks, LIVE_ROLES,
+            LIVE_RINGS);
+    return ERR_OK;
+}
 
 /* Everything is auto: one device in turns, or the target on one and the drafters on another. */
 err train__place_auto(train *t) {
@@ -145,19 +155,6 @@ err train__place_auto(train *t) {
     }
     TRY(take_targets(t, &first, 1));
     return place_drafters(t, second ? second : first);
-}
-
-static err check_limits(const train *t) {
-    int drafter_ranks = 0;
-    for (int i = 0; i < t->n_drafters; i++) drafter_ranks += t->drafter[i].n_ranks;
-    if (t->n_devices > TRAIN_MAX_DEVICES)
-        return err_set(ERR_RECIPE, "%s: the run names %d devices; %d are the most",
-                       recipe_where(t->r, RECIPE_devices_target), t->n_devices, TRAIN_MAX_DEVICES);
-    if (t->n_targets + drafter_ranks > HEART_MAX_ROLES)
-        return err_set(ERR_RECIPE, "%s: the run has %d roles; %d are the most",
-                       recipe_where(t->r, RECIPE_devices_target), t->n_targets + drafter_ranks,
-                       HEART_MAX_ROLES);
-    return ERR_OK;
 }
 
 /* By lists. With auto for everything nothing is placed yet. */
@@ -184,6 +181,17 @@ err train__place(train *t) {
     return check_limits(t);
 }
 
+/* Ranks of a drafter must round alike, so all devices compute with the same build of the same library. */
+static err check_libraries(const train *t) {
+    library_record_list *lists;
+    err e = ERR_OK;
+    TRY(mem_new((size_t)t->n_devices, sizeof *lists, &lists));
+    for (int i = 0; i < t->n_devices && !e; i++) e = dev_libraries(t->device[i].d, &lists[i]);
+    if (!e) e = library_record_agree(lists, t->n_devices);
+    mem_free(lists);
+    return e;
+}
+
 /* Every device its share of the threads; the first ones one more where it does not come out even. */
 err train__open_devices(train *t) {
     const int threads = dev_threads(t->loader), n = t->n_devices;
@@ -202,7 +210,7 @@ err train__open_devices(train *t) {
     }
     if (t->loader) dev_close(t->loader);
     t->loader = NULL;
-    return ERR_OK;
+    return check_libraries(t);
 }
 
 void train__close_devices(train *t) {

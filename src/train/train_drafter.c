@@ -254,8 +254,12 @@ err train__save(train *t, train_drafter *d) {
     const checkpoint_buffers b = buffers_of(d);
     d->at.adam_steps = d->rank[0].opt.steps;
     d->at.cursor = *train__mark(t, d->at.update);
+    /* Features of rows before the cursor must be there afterwards: made again in a later epoch they would have other bits. */
+    if (t->store) TRY(features_sync(t->store));
     TRY(checkpoint_save(d->folder, &d->at, &b));
+    pthread_mutex_lock(&t->guard);
     d->saved_update = d->at.update;
+    pthread_mutex_unlock(&t->guard);
     return publish(d);
 }
 

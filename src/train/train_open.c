@@ -95,16 +95,31 @@ static err check_rows(const train *t) {
     return ERR_OK;
 }
 
+/* The folder of prepared rows. A plan uses one that is there and makes none. */
+static err store_of(const train *t, char *path, size_t n, const char **store) {
+    *store = path;
+    if (recipe_is_auto(t->r, RECIPE_data_store))
+        TRY(file_join(path, n, t->run, "tokens"));
+    else
+        TRY(file_join(path, n, recipe_text(t->r, RECIPE_data_store), "."));
+    if (t->opt.plan_only && !file_is_dir(path)) *store = NULL;
+    return ERR_OK;
+}
+
 static err open_data(train *t) {
     const recipe *r = t->r;
-    const char *const *paths = NULL;
-    const data_config cfg = {.tok = t->tok,
-                             .chat = t->chat,
-                             .max_length = recipe_int(r, RECIPE_data_max_length),
-                             .lenient = recipe_bool(r, RECIPE_data_lenient),
-                             .allow_changed = recipe_bool(r, RECIPE_data_allow_changed),
-                             .threads = dev_threads(t->loader),
-                             .stop = t->opt.stop};
+    const char *const *paths = NULL, *store = NULL;
+    char path[TRAIN_PATH];
+    TRY(store_of(t, path, sizeof path, &store));
+    data_config cfg = {.tok = t->tok,
+                       .chat = t->chat,
+                       .max_length = recipe_int(r, RECIPE_data_max_length),
+                       .lenient = recipe_bool(r, RECIPE_data_lenient),
+                       .store = store,
+                       .allow_changed = recipe_bool(r, RECIPE_data_allow_changed) ||
+                                        (t->opt.fresh && recipe_is_auto(r, RECIPE_data_store)),
+                       .threads = dev_threads(t->loader),
+                       .stop = t->opt.stop};
     const int n = recipe_list(r, RECIPE_data_path, &paths);
     TRY(data_open(&t->data, paths, n, &cfg));
     if (data_count(t->data) < 1)
@@ -114,6 +129,7 @@ static err open_data(train *t) {
                        recipe_where(r, RECIPE_data_path));
     const char *held = recipe_text(r, RECIPE_data_validation);
     if (!held[0]) return ERR_OK;
+    cfg.store = NULL;
     return data_open(&t->held, &held, 1, &cfg);
 }
 
@@ -138,6 +154,17 @@ static err find_beginning(train *t) {
     return ERR_OK;
 }
 
+static err open_store(train *t) {
+    const char *dir = recipe_text(t->r, RECIPE_features_store);
+    features_shape shape;
+    str key = {0};
+    if (!dir[0]) return ERR_OK;
+    err e = train__features_shape(t, &key, &shape);
+    if (!e) e = features_open(&t->store, dir, &shape);
+    str_free(&key);
+    return e;
+}
+
 static err take_memory_and_begin(train *t) {
     for (int i = 0; i < t->n_targets; i++) TRY(train__target_memory(t, &t->target[i]));
     for (int i = 0; i < t->n_drafters; i++) {
@@ -146,8 +173,9 @@ static err take_memory_and_begin(train *t) {
     }
     TRY(data_stream_open(&t->stream, t->data, t->seed, t->tokens_per_row));
     TRY(data_stream_seek(t->stream, t->from));
-    TRY(feed_open(&t->feed, t->stream, train__mark(t, t->plan.updates)->rows, 0));
-    return heart_create(&t->heart, HEART_MAX_ROLES);
+    TRY(open_store(t));
+    TRY(feed_open(&t->feed, t->stream, train__mark(t, t->plan.updates)->rows, t->store != NULL));
+    return heart_create(&t->heart, LIVE_ROLES);
 }
 
 static err write_recipe(train *t) {
@@ -167,8 +195,13 @@ static err open_run(train *t) {
     TRY(train__check_weights(t));
     TRY(train__place(t));
     TRY(check_rows(t));
-    if (!t->opt.plan_only) TRY(train__own_folder(t));
+    if (!t->opt.plan_only) {
+        TRY(train__own_folder(t));
+        TRY(live_run_open(&t->live, t->run, t->opt.supervisor));
+    }
+    train__tell(t, "preparing", "rows");
     TRY(open_data(t));
+    train__tell(t, "preparing", "placement, plan and memory");
     TRY(train__place_auto(t));
     if (t->held)
         TRY(evaluate_prepare(&t->prompts, t->held, t->t,
@@ -194,17 +227,22 @@ err train_open(train **out, const recipe *r, const train_options *opt) {
     pthread_mutex_init(&t->watching, NULL);
     pthread_cond_init(&t->changed, NULL);
     err e = open_run(t);
-    if (e)
+    if (e) {
+        e = live_run_close(t->live, e);
+        t->live = NULL;
         train_close(t);
-    else
+    } else {
         *out = t;
+    }
     return e;
 }
 
 void train_close(train *t) {
     if (!t || t->abandoned) return;
+    if (live_run_close(t->live, ERR_OK)) err_clear();
     heart_destroy(t->heart);
     feed_free(t->feed);
+    features_close(t->store);
     for (int i = 0; i < t->n_drafters; i++) train__close_drafter(&t->drafter[i]);
     for (int i = 0; i < t->n_targets; i++) arena_destroy(t->target[i].work);
     data_stream_close(t->stream);

@@ -9,17 +9,24 @@
 #include "dist/group.h"
 #include "dist/heart.h"
 #include "dist/ring.h"
+#include "dist/watchdog.h"
 #include "train/adamw.h"
 #include "train/checkpoint.h"
 #include "train/evaluate.h"
 #include "train/features.h"
 #include "train/feed.h"
+#include "train/live_run.h"
 #include "train/schedule.h"
 #include "train/step.h"
 #include "train/train.h"
 #include <pthread.h>
 
-enum { TRAIN_PATH = 4096, TRAIN_MAX_CPUS = 64, TRAIN_MAX_DEVICES = 64, TRAIN_MAX_DRAFTERS = 16 };
+enum {
+    TRAIN_PATH = 4096,
+    TRAIN_MAX_CPUS = 64,
+    TRAIN_MAX_DEVICES = 64,
+    TRAIN_MAX_DRAFTERS = LIVE_DRAFTERS
+};
 
 typedef struct train_device {
     char name[16];
@@ -93,11 +100,11 @@ struct train_drafter {
     adamw whole;
     bf16 *start; /* [layout.total] first weights as exported: what `unmoved` is counted against */
     checkpoint_state at;
-    int64_t saved_update; /* of the newest checkpoint of this process; -1: none */
     row_file *rows;
     int64_t unmoved, first_update;
     double seconds; /* of updates in this process */
     /* Under train.guard. */
+    int64_t saved_update; /* of the newest checkpoint; -1: none. Only rank 0 writes it */
     train_progress shown;
     err failed;
     char failure[1024];
@@ -120,6 +127,7 @@ struct train {
     data_set *data, *held; /* held: NULL without data.validation */
     data_stream *stream;
     feed *feed;
+    features *store; /* of taps; NULL: computed again in each epoch */
     int64_t tokens_per_step, tokens_per_row, seed;
     int64_t epochs; /* 0: updates decide */
     evaluate_set prompts;
@@ -134,12 +142,14 @@ struct train {
     int64_t from_update; /* updates done there */
     data_cursor *mark;   /* [updates - from_update + 1] the cursor after each update */
     size_t mark_cap;
-    int lock; /* -1: not held */
+    int lock;       /* -1: not held */
+    live_run *live; /* NULL while the folder is not owned */
 
     heart *heart;
-    pthread_mutex_t guard; /* of shown, failed, stopped, ended, running */
+    pthread_mutex_t guard; /* of shown, failed, stopped, ended, running, forwards */
     pthread_cond_t changed;
-    int running; /* role threads that have not ended */
+    int running;      /* role threads that have not ended */
+    int64_t forwards; /* rows that went through the target */
     int abandoned;
     pthread_mutex_t watching; /* held while the watcher is called */
     train_watch watch;
@@ -229,6 +239,10 @@ MUST_CHECK err train__one_update(train *t, train_rank *k, train__update *u);
 /* train_report.c: what follows an update on rank 0. */
 MUST_CHECK err train__follow(train *t, train_rank *k, train__update *u);
 
+/* train_live.c: the live record, and the thread that fills it in and looks for a stall. */
+void train__tell(train *t, const char *state, const char *doing);
+void train__data_beat(void *ctx, int64_t lines, int64_t bytes_done, int64_t bytes_all);
+MUST_CHECK err train__start_watchdog(train *t, watchdog **out);
 /* train_role.c: a phase of a role begins. An error: the run is ending, or a watcher broke the role. */
 MUST_CHECK err train__phase(train *t, const train_role *role, const char *phase, int64_t at);
 /* A role's turn on its device; it may wait for the others there. */

@@ -59,7 +59,13 @@ void train_memory(const train *t, train_memory_counts *out) {
     pthread_mutex_unlock(guard);
 }
 
-int64_t train_target_rows(const train *t) { return t->feed ? feed_count(t->feed) : 0; }
+int64_t train_target_rows(const train *t) {
+    pthread_mutex_t *guard = (pthread_mutex_t *)&t->guard;
+    pthread_mutex_lock(guard);
+    const int64_t n = t->forwards;
+    pthread_mutex_unlock(guard);
+    return n;
+}
 
 static void close_drafter(train_drafter *d) {
     group_abort(d->group);

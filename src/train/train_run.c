@@ -167,8 +167,9 @@ static int is_done(const train *t) {
     return done;
 }
 
-err train_run(train *t, train_watch watch, void *ctx, const _Atomic int *stop) {
+static err run(train *t, const _Atomic int *stop) {
     part *parts = NULL;
+    watchdog *w = NULL;
     const int n = count_parts(t);
     if (is_done(t)) return ERR_OK;
     if (stop && *stop)
@@ -176,12 +177,20 @@ err train_run(train *t, train_watch watch, void *ctx, const _Atomic int *stop) {
                        "stopped before update %" PRId64 " of %" PRId64
                        "; run the same command to continue",
                        t->from_update + 1, t->plan.updates);
+    TRY(mem_new((size_t)n, sizeof *parts, &parts));
+    err e = train__start_watchdog(t, &w);
+    if (!e) e = run_parts(t, parts, n);
+    watchdog_stop(w);
+    if (!t->abandoned) mem_free(parts);
+    return e;
+}
+
+err train_run(train *t, train_watch watch, void *ctx, const _Atomic int *stop) {
     t->watch = watch;
     t->watch_ctx = ctx;
     t->stop = stop;
-    TRY(mem_new((size_t)n, sizeof *parts, &parts));
-    err e = run_parts(t, parts, n);
-    if (!t->abandoned) mem_free(parts);
+    err e = live_run_close(t->live, run(t, stop));
+    t->live = NULL;
     return e;
 }
 

@@ -2,7 +2,9 @@
  *
  * One pass serves all drafters: it captures the union of their taps and copies to each ring the ones that its drafter
  * reads. Room in a ring is asked for only when the features are there, so a device computes one row ahead of a full
- * ring. A drafter that has ended, or has these rows behind it, is passed over. */
+ * ring. A drafter that has ended, or has these rows behind it, is passed over.
+ * With a feature store a document's features are computed in the first epoch that meets it, rounded and written, and read from
+ * then on; a row whose documents are all there takes no turn on the device. */
 #include "train/row_buffer.h"
 #include "train/train_parts.h"
 #include <string.h>
@@ -29,7 +31,42 @@ static err forward(train *t, train_target *g, int64_t index) {
     err e = train__phase(t, &g->role, "target forward", index);
     if (!e) e = target_forward(t->t, g->on->d, &r, g->work);
     train__end_turn(g->on);
+    pthread_mutex_lock(&t->guard);
+    t->forwards++;
+    pthread_mutex_unlock(&t->guard);
     return e ? err_context(e, "row %lld: ", (long long)index) : ERR_OK;
+}
+
+static int is_stored(const train *t, const data_row *row, int64_t doc) {
+    const int64_t from = row->doc_start[doc];
+    return features_has(t->store, row->doc_id[doc], row->tokens + from,
+                        row->doc_start[doc + 1] - from);
+}
+
+/* Document by document: read what is there, round and write what was computed just now. */
+static err exchange_with_store(train *t, train_target *g) {
+    const data_row *row = &g->row;
+    const int64_t width = t->n_taps * target_get_config(t->t)->hidden;
+    for (int64_t i = 0; i < row->docs; i++) {
+        const int64_t from = row->doc_start[i], n = row->doc_start[i + 1] - from;
+        float *taps = g->taps + from * width;
+        if (is_stored(t, row, i)) {
+            TRY(features_read(t->store, row->doc_id[i], row->tokens + from, n, taps));
+            continue;
+        }
+        features_round(taps, (size_t)(n * width));
+        TRY(features_write(t->store, row->doc_id[i], row->tokens + from, n, taps));
+    }
+    return ERR_OK;
+}
+
+static err make_features(train *t, train_target *g, int64_t index) {
+    int there = t->store != NULL;
+    for (int64_t i = 0; there && i < g->row.docs; i++) there = is_stored(t, &g->row, i);
+    if (!there) TRY(forward(t, g, index));
+    if (!t->store) return ERR_OK;
+    TRY(train__phase(t, &g->role, "feature store", index));
+    return exchange_with_store(t, g);
 }
 
 /* The drafter's taps of each token, out of the union's. */
@@ -74,7 +111,7 @@ err train__target_role(train *t, train_target *g) {
         TRY(feed_next(t->feed, &g->row, &index, &epoch));
         if (index < 0) return ERR_OK;
         if (is_wanted(t, index)) {
-            TRY(forward(t, g, index));
+            TRY(make_features(t, g, index));
             for (int i = 0; i < t->n_drafters; i++) deliver(t, g, &t->drafter[i], index, epoch);
             train__count_memory(t, &g->role, &g->work, 1);
         }

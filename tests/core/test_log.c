@@ -94,11 +94,16 @@ static void a_run_s_file_keeps_its_bound(void **state) {
     for (int i = 0; i < 4; i++)
         assert_int_equal(pthread_create(&t[i], NULL, log_often, (void *)(intptr_t)i), 0);
     for (int i = 0; i < 4; i++) pthread_join(t[i], NULL);
+    log_file_line(LOG_INFO, "thread 9 line 0 end"); /* to the file alone */
     log_file_close();
     log_file_close();
+    log_file_line(LOG_INFO, "nowhere");
     log_info("thread 9 line 9 end"); /* after closing: to the sink alone */
     assert_int_equal(l.n, 2001);
     assert_int_equal(l.broken, 0);
+    assert_ok(file_read(files_at(&d, "log.txt"), &text, &n));
+    assert_non_null(strstr(text, "info: thread 9 line 0 end\n"));
+    free(text);
     const size_t all = check_log(&d, "log.txt", most, 3);
     assert_true(all > 2 * most);
     /* Continued where it stood; one file alone is begun anew instead. */

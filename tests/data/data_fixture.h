@@ -1,10 +1,10 @@
 /* What the data tests share: SmolLM2's tokenizer out of the committed fixture, its template, a folder for files.
  *
- * Header only, because tests/support is linked into tests of every folder and may not name the text folder. */
+ * Header only: every data test is a program of its own. */
 #ifndef TESTS_DATA_FIXTURE_H
 #define TESTS_DATA_FIXTURE_H
+#include "core/file.h"
 #include "data/data.h"
-#include "support/zst.h"
 #include <stdarg.h>
 #include <stddef.h>
 #include <setjmp.h>
@@ -13,6 +13,7 @@
 #include <stdlib.h>
 #include <string.h>
 #include <cmocka.h>
+#include "support/smollm2_tokenizer.h"
 
 typedef struct fixture {
     char dir[256];
@@ -20,28 +21,10 @@ typedef struct fixture {
     chat_template *chat;
 } fixture;
 
-/* from and to of equal length change the tokenizer's file first; NULL: as it is. */
-static inline tokenizer *fixture_tokenizer(const char *dir, const char *from, const char *to) {
-    size_t n;
-    char *data = zst_read("tests/fixtures/text/smollm2_tokenizer.gguf.zst", &n), path[512];
-    if (from) {
-        char *at = memmem(data, n, from, strlen(from));
-        assert_non_null(at);
-        memcpy(at, to, strlen(from));
-    }
-    zst_write_temp(dir, "tokenizer.gguf", data, n, path);
-    free(data);
-    gguf *g;
-    tokenizer *t = NULL;
-    if (gguf_open(&g, path) || tokenizer_load_gguf(&t, g)) fail_msg("%s", err_text());
-    gguf_close(g);
-    return t;
-}
-
 static inline int fixture_set_up(void **state) {
     fixture *f = calloc(1, sizeof *f);
     zst_temp_dir(f->dir);
-    f->tok = fixture_tokenizer(f->dir, NULL, NULL);
+    f->tok = smollm2_tokenizer(f->dir, NULL, NULL);
     if (chat_template_open(&f->chat, "auto", f->tok)) fail_msg("%s", err_text());
     *state = f;
     return 0;
@@ -51,7 +34,7 @@ static inline int fixture_tear_down(void **state) {
     fixture *f = *state;
     chat_template_free(f->chat);
     tokenizer_free(f->tok);
-    zst_temp_remove(f->dir);
+    if (file_remove_tree(f->dir)) fail_msg("%s", err_text()); /* stores lie in it too */
     free(f);
     return 0;
 }

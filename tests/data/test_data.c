@@ -337,7 +337,7 @@ static void b18_digest_follows_every_ingredient(void **state) {
     digest_of(f, GOOD "\n", &cfg, other);
     assert_string_not_equal(base, other);
     chat_template_free(plain);
-    tokenizer *t = fixture_tokenizer(f->dir, "<gh_stars>", "<gh_stats>");
+    tokenizer *t = smollm2_tokenizer(f->dir, "<gh_stars>", "<gh_stats>");
     chat_template *same;
     assert_int_equal(chat_template_open(&same, "auto", t), ERR_OK);
     cfg.tok = t;

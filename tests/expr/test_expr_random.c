@@ -3,78 +3,28 @@
  *
  * Each program meets random captures and random rectangles near the ends of its arrays. What has to hold:
  * the tile's bytes and its flag equal the definition's; what interval analysis calls ALL or NONE is that at
- * every cell; loads it proves inside never leave; print → parse → print is a fixed point. The seed comes
- * from the clock and is printed when something differs. */
+ * every cell, box by box and many at a time; loads it proves inside never leave; print → parse → print is a
+ * fixed point. The seed comes from the clock and is printed when something differs.
+ * Usage: test_expr_random [PROGRAMS]; the campaign of 100,000 also asks that every operation occurs 1,000 times. */
 #include <stdarg.h>
 #include <stddef.h>
 #include <setjmp.h>
 #include <stdint.h>
 #include <cmocka.h>
-#include <math.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 #include <time.h>
 #include "expr/expr.h"
-#include "expr/interval.h"
-#include "support/random_expr.h"
+#include "expr/interval_proofs.h"
+#include "expr/ir.h"
+#include "support/random_world.h"
 
-enum { PROGRAMS = 20000, MAX_LENGTH = 64, TEXT = 4000 };
+enum { PROGRAMS = 12000, CAMPAIGN = 100000, MAX_LENGTH = 64, TEXT = 4000, MAX_DEPTH = 40 };
+static int programs = PROGRAMS;
 
-typedef struct world {
-    uint64_t state;
-    expr_decl decl[RANDOM_EXPR_CAPTURES];
-    expr_value value[RANDOM_EXPR_CAPTURES];
-    expr_env env;
-    int64_t doc[MAX_LENGTH], table[MAX_LENGTH];
-    int32_t anchor[MAX_LENGTH];
-    float bias[MAX_LENGTH];
-    uint8_t keep[MAX_LENGTH];
-} world;
-
-static int draw(world *w, int n) { return random_expr_below(&w->state, n); }
-
-static void declare(world *w) {
-    for (int i = 0; i < RANDOM_EXPR_CAPTURES; i++) {
-        const random_expr_capture *c = &random_expr_captures[i];
-        w->decl[i].name = c->name;
-        w->decl[i].type = c->kind == 'i' ? EXPR_INT : c->kind == 'f' ? EXPR_FLOAT : EXPR_BOOL;
-        w->decl[i].ndim = c->ndim;
-    }
-}
-
-static void bind_array(world *w, int i, dtype t, const void *data) {
-    w->value[i].type = t;
-    w->value[i].data = data;
-    w->value[i].dim[0] = draw(w, MAX_LENGTH + 1);
-    if (w->decl[i].ndim == 2) {
-        w->value[i].dim[0] = draw(w, 9);
-        w->value[i].dim[1] = draw(w, 9);
-    }
-}
-
-static void bind(world *w) {
-    static const float odd[] = {NAN, INFINITY, -INFINITY, 0.0f, -0.0f};
-    int sorted = draw(w, 2), id = 0;
-    for (int i = 0; i < MAX_LENGTH; i++) {
-        id += draw(w, 8) == 0;
-        w->doc[i] = sorted ? id : draw(w, 5);
-        w->anchor[i] = sorted ? i * 3 + draw(w, 3) : draw(w, 60) - 10;
-        w->table[i] = draw(w, 30) - 5;
-        w->bias[i] = draw(w, 20) ? (float)(draw(w, 200) - 100) / 8 : odd[draw(w, 5)];
-        w->keep[i] = sorted ? i < 40 : (uint8_t)draw(w, 2);
-    }
-    w->value[0].scalar.i = draw(w, 50);
-    w->value[1].scalar.i = draw(w, 10) - 1;
-    w->value[2].scalar.f = (float)(draw(w, 100) - 30) / 4;
-    w->value[3].scalar.i = draw(w, 2);
-    bind_array(w, 4, DT_I64, w->doc);
-    bind_array(w, 5, DT_I32, w->anchor);
-    bind_array(w, 6, DT_I64, w->table);
-    bind_array(w, 7, DT_F32, w->bias);
-    bind_array(w, 8, DT_BOOL, w->keep);
-    w->env = (expr_env){w->value, draw(w, 3) ? 0 : draw(w, 9) - 4, draw(w, 3) ? 0 : draw(w, 9) - 4};
-}
+typedef random_world world;
+static int draw(world *w, int n) { return random_world_draw(w, n); }
 
 static interval_box random_box(world *w) {
     interval_box x;
@@ -87,6 +37,9 @@ static interval_box random_box(world *w) {
 
 typedef struct counts {
     int64_t boxes, none, all, loose, sure_inside, loose_inside;
+    int64_t many, many_decided, many_uniform;
+    int64_t domains, all_inside, outside, no_head, no_batch, fits;
+    int64_t op[IR_OP_COUNT], depth[MAX_DEPTH + 1];
 } counts;
 
 static const char *say(const world *w, uint64_t seed, const char *text, const interval_box *x) {
@@ -148,6 +101,97 @@ static void check_interval(world *w, const expr *e, const interval_tables *t, ui
     c->loose_inside += may_leave && !left;
 }
 
+/* The same boxes many at a time: as sound, for one batch entry and head. */
+static void check_many(world *w, const expr *e, const interval_tables *t, uint64_t seed, arena *a,
+                       counts *c) {
+    enum { SPAN = 120 };
+    const interval_box domain = {0, 3, 0, 4, 0, SPAN, 0, SPAN};
+    interval_spans s;
+    interval_many *m;
+    uint8_t verdict[INTERVAL_MANY];
+    int64_t b = draw(w, 3), h = draw(w, 4);
+    int n = 1 + draw(w, 6);
+    assert_int_equal(interval_many_create(&m, t, &domain, a), ERR_OK);
+    if (!m) return;
+    for (int i = 0; i < n; i++) {
+        interval_box x = random_box(w);
+        s.q0[i] = x.q0, s.q1[i] = draw(w, 2) ? x.q0 : x.q1;
+        s.kv0[i] = x.kv0, s.kv1[i] = draw(w, 2) ? x.kv0 : x.kv1;
+    }
+    interval_many_classify(m, b, h, n, &s, verdict);
+    for (int i = 0; i < n; i++) {
+        interval_box x = {b, b, h, h, s.q0[i], s.q1[i], s.kv0[i], s.kv1[i]};
+        int64_t seen = 0, cells = (x.q1 - x.q0 + 1) * (x.kv1 - x.kv0 + 1);
+        int left = 0;
+        for (int64_t q = x.q0; q <= x.q1; q++)
+            for (int64_t kv = x.kv0; kv <= x.kv1; kv++)
+                seen += expr_eval_mask(e, &w->env, b, h, q, kv, &left);
+        int uniform = !left && (seen == 0 || seen == cells);
+        if ((verdict[i] == INTERVAL_ALL && seen != cells) ||
+            (verdict[i] == INTERVAL_NONE && seen != 0) || (verdict[i] < INTERVAL_MIXED && left))
+            fail_msg("many at a time: verdict %d, %lld of %lld cells, left %d; %s", verdict[i],
+                     (long long)seen, (long long)cells, left, say(w, seed, expr_source(e), &x));
+        c->many++;
+        c->many_uniform += uniform;
+        c->many_decided += verdict[i] < INTERVAL_MIXED;
+    }
+}
+
+/* Proofs over a small domain: all loads inside means none leaves; outside, that one leaves in every cell of the box told;
+ * and a mask that does not depend on b or h is the same for all of them. */
+static void check_proofs(world *w, const expr *e, const interval_tables *t, uint64_t seed, arena *a,
+                         counts *c) {
+    interval_proofs p;
+    interval_box d = random_box(w);
+    d.b1 = d.b0 + 1, d.h1 = d.h0 + 1;
+    if (d.kv1 > d.kv0 + 9) d.kv1 = d.kv0 + 9;
+    assert_int_equal(interval_prove(&p, t, &d, a), ERR_OK);
+    for (int64_t q = d.q0; q <= d.q1; q++)
+        for (int64_t kv = d.kv0; kv <= d.kv1; kv++) {
+            int v[2][2], left = 0;
+            for (int i = 0; i < 4; i++) {
+                int leaves = 0;
+                v[i / 2][i % 2] =
+                    expr_eval_mask(e, &w->env, d.b0 + i / 2, d.h0 + i % 2, q, kv, &leaves);
+                left |= leaves;
+                for (int l = 0; l < p.n_loads; l++) {
+                    const interval_box *x = &p.load[l].box;
+                    if (p.load[l].place == INTERVAL_OUTSIDE && d.b0 + i / 2 >= x->b0 &&
+                        d.b0 + i / 2 <= x->b1 && d.h0 + i % 2 >= x->h0 && d.h0 + i % 2 <= x->h1 &&
+                        q >= x->q0 && q <= x->q1 && kv >= x->kv0 && kv <= x->kv1 && !leaves)
+                        fail_msg("a load proven outside is not; %s",
+                                 say(w, seed, expr_source(e), &d));
+                }
+            }
+            if (left && p.inside == p.n_loads)
+                fail_msg("all loads proven inside, one leaves; %s",
+                         say(w, seed, expr_source(e), &d));
+            if ((!p.by_batch && (v[0][0] != v[1][0] || v[0][1] != v[1][1])) ||
+                (!p.by_head && (v[0][0] != v[0][1] || v[1][0] != v[1][1])))
+                fail_msg("differs by b or h in spite of the proof; %s",
+                         say(w, seed, expr_source(e), &d));
+        }
+    c->domains++;
+    c->all_inside += p.inside == p.n_loads;
+    c->outside += p.left > 0;
+    c->no_batch += !p.by_batch;
+    c->no_head += !p.by_head;
+    c->fits += p.fits_32;
+}
+
+static void count_program(const expr *e, counts *c) {
+    int depth[IR_MAX_NODES + IR_SLACK], deepest = 0;
+    for (int i = 0; i < e->prog.n; i++) {
+        const ir_node *n = &e->prog.node[i];
+        c->op[n->op]++;
+        depth[i] = 1;
+        for (int j = 0; j < n->n_args; j++)
+            if (depth[n->arg[j]] >= depth[i]) depth[i] = depth[n->arg[j]] + 1;
+        deepest = depth[i]; /* the root is last */
+    }
+    c->depth[deepest < MAX_DEPTH ? deepest : MAX_DEPTH]++;
+}
+
 static void check_print(const world *w, const expr *e, const char *text) {
     str once = {0}, twice = {0};
     expr *again;
@@ -170,7 +214,7 @@ static void check_program(world *w, uint64_t seed, arena *a, counts *c) {
     arena_mark mark = arena_get_mark(a);
     w->state = seed;
     random_expr_mask(&w->state, 1 + draw(w, 6), text, sizeof text);
-    bind(w);
+    random_world_bind(w, MAX_LENGTH);
     if (expr_compile(&e, EXPR_MASK, text, w->decl, RANDOM_EXPR_CAPTURES))
         fail_msg("seed %llu: %s", (unsigned long long)seed, err_text());
     assert_int_equal(expr_check_env(e, &w->env), ERR_OK);
@@ -185,9 +229,49 @@ static void check_program(world *w, uint64_t seed, arena *a, counts *c) {
         check_tile(w, e, seed, &x, scratch, &seen, &left);
         check_interval(w, e, t, seed, &x, seen, left, c);
     }
+    check_many(w, e, t, seed, a, c);
+    check_proofs(w, e, t, seed, a, c);
+    count_program(e, c);
     free(scratch);
     expr_free(e);
     arena_reset(a, mark);
+}
+
+static void show(const counts *c, uint64_t seed) {
+    print_message("from seed %llu: %lld boxes, %lld none, %lld all, %lld undecided though uniform "
+                  "(%.2f %% of the uniform ones)\n",
+                  (unsigned long long)seed, (long long)c->boxes, (long long)c->none,
+                  (long long)c->all, (long long)c->loose,
+                  100.0 * (double)c->loose / (double)(c->none + c->all + c->loose));
+    print_message("many at a time: %lld boxes, %lld of %lld uniform ones decided\n",
+                  (long long)c->many, (long long)c->many_decided, (long long)c->many_uniform);
+    print_message("loads: proven inside in %lld boxes, unproven though inside in %lld\n",
+                  (long long)c->sure_inside, (long long)c->loose_inside);
+    print_message(
+        "proofs over %lld domains: all loads inside %lld, one outside %lld, 32 bits enough %lld, "
+        "not by batch %lld, not by head %lld\n",
+        (long long)c->domains, (long long)c->all_inside, (long long)c->outside, (long long)c->fits,
+        (long long)c->no_batch, (long long)c->no_head);
+    print_message("operations:");
+    for (int i = 0; i < IR_OP_COUNT; i++)
+        if (c->op[i]) print_message(" %s %lld", ir__ops[i].spelling, (long long)c->op[i]);
+    print_message("\ndepths:");
+    for (int i = 1; i <= MAX_DEPTH; i++)
+        if (c->depth[i]) print_message(" %d: %lld", i, (long long)c->depth[i]);
+    print_message("\n");
+}
+
+/* Every operation that a mask may hold, but captured scalars by themselves, occurs often enough for the campaign's size. */
+static void check_shares(const counts *c) {
+    for (int i = 0; i < IR_OP_COUNT; i++) {
+        if (i >= IR_NEG_I || i == IR_AND || i == IR_OR || i == IR_SELECT || i == IR_LOAD)
+            if (c->op[i] * CAMPAIGN < (int64_t)1000 * programs)
+                fail_msg("'%s' occurs %lld times in %d programs", ir__ops[i].spelling,
+                         (long long)c->op[i], programs);
+    }
+    assert_true(c->none > 0 && c->all > 0 && c->sure_inside > 0);
+    assert_true(c->loose * 100 < (c->none + c->all + c->loose) * 12);
+    assert_true(c->many_decided * 100 > c->many_uniform * 80);
 }
 
 static void random_programs(void **state) {
@@ -200,18 +284,16 @@ static void random_programs(void **state) {
     clock_gettime(CLOCK_REALTIME, &now);
     uint64_t seed =
         fixed ? strtoull(fixed, NULL, 10) : (uint64_t)now.tv_sec * 1000003u + (uint64_t)now.tv_nsec;
-    declare(&w);
+    random_world_declare(&w);
     assert_int_equal(arena_create(&a, "test", 0), ERR_OK);
-    for (int i = 0; i < (fixed ? 1 : PROGRAMS); i++) check_program(&w, seed + (uint64_t)i, a, &c);
+    for (int i = 0; i < (fixed ? 1 : programs); i++) check_program(&w, seed + (uint64_t)i, a, &c);
     arena_destroy(a);
-    print_message("from seed %llu: %lld boxes, %lld none, %lld all, %lld undecided though uniform; "
-                  "loads proven inside %lld, unproven though inside %lld\n",
-                  (unsigned long long)seed, (long long)c.boxes, (long long)c.none, (long long)c.all,
-                  (long long)c.loose, (long long)c.sure_inside, (long long)c.loose_inside);
-    if (!fixed) assert_true(c.none > 0 && c.all > 0 && c.sure_inside > 0);
+    show(&c, seed);
+    if (!fixed) check_shares(&c);
 }
 
-int main(void) {
+int main(int argc, char **argv) {
     const struct CMUnitTest tests[] = {cmocka_unit_test(random_programs)};
+    if (argc > 1 && atoi(argv[1]) > 0) programs = atoi(argv[1]);
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

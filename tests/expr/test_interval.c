@@ -335,7 +335,14 @@ static void relations(void **state) {
     static setting s;
     seed(&s);
     make_setting(&s);
-    CASES(&s, {"q >= kv && kv > q", 0, 99, 0, 99, INTERVAL_NONE, 0}, /* contradicts its guard */
+    CASES(&s, {"(2 * kv) % 4 != 1", 0, 99, 0, 99, INTERVAL_ALL, 0}, /* congruences */
+          {"(6 * q + 4 * kv + 3) % 4 == 2", 0, 99, 0, 99, INTERVAL_NONE, 0},
+          {"(6 * q) % 9 + 3 * kv == 10", 0, 99, 0, 99, INTERVAL_NONE, 0},
+          {"((4 * q + 1) % 6) % 2 == 1", 0, 99, 0, 99, INTERVAL_ALL, 0},
+          {"abs(q - kv) < 5 && q - kv > 4", 0, 99, 0, 99, INTERVAL_NONE, 0},
+          {"max(q, kv) < 50 && q == 60", 0, 99, 0, 99, INTERVAL_NONE, 0},
+          {"clamp(q, 3, 7) == 3 || q > 3", 0, 99, 0, 99, INTERVAL_ALL, 0},
+          {"q >= kv && kv > q", 0, 99, 0, 99, INTERVAL_NONE, 0}, /* contradicts its guard */
           {"q >= kv || kv > q", 0, 99, 0, 99, INTERVAL_ALL, 0},
           {"q - kv < 5 && kv - q < -4", 0, 99, 0, 99, INTERVAL_NONE, 0},
           {"2 * q - 2 * kv != 1", 0, 99, 0, 99, INTERVAL_ALL, 0}, /* parity */

@@ -64,19 +64,21 @@ static void compare(const attn_mask *m, int64_t heads, int32_t tq, int32_t tk, a
     block_mask_args args = args_of(m, heads, tq, tk);
     arena_mark mark = arena_get_mark(a);
     assert_ok(blockmask_build(&b, &args, a, NULL));
-    size_t tiles = (size_t)(b.q_tiles * b.kv_tiles), all = tiles * (size_t)(b.batch * b.heads);
-    uint8_t *want = calloc(all + 1, 1), *rows = calloc(all + 1, 1), *cols = calloc(all + 1, 1);
+    size_t tiles = (size_t)(b.q_tiles * b.kv_tiles), all = tiles * (size_t)(m->batch * heads);
+    uint8_t *want = calloc(all + 1, 1), *rows = calloc(tiles + 1, 1), *cols = calloc(tiles + 1, 1);
     int64_t count[3] = {0, 0, 0};
     int ok = 1;
     assert_ok(blockmask_brute(&args, want));
-    for (int64_t e = 0; e < b.batch * b.heads; e++) {
-        ok = ok &&
-             !paint(b.row_start, b.row_run, b.q_tiles, b.kv_tiles, e, 0, rows + (size_t)e * tiles);
-        ok = ok &&
-             !paint(b.col_start, b.col_run, b.kv_tiles, b.q_tiles, e, 1, cols + (size_t)e * tiles);
+    for (int64_t i = 0; i < m->batch * heads; i++) {
+        int64_t entry = (b.batch == 1 ? 0 : i / heads) * b.heads + (b.heads == 1 ? 0 : i % heads);
+        memset(rows, 0, tiles), memset(cols, 0, tiles);
+        ok = ok && !paint(b.row_start, b.row_run, b.q_tiles, b.kv_tiles, entry, 0, rows) &&
+             !paint(b.col_start, b.col_run, b.kv_tiles, b.q_tiles, entry, 1, cols);
+        ok = ok && !memcmp(rows, want + (size_t)i * tiles, tiles) &&
+             !memcmp(cols, want + (size_t)i * tiles, tiles);
     }
     for (size_t i = 0; i < all; i++) count[want[i]]++;
-    ok = ok && !memcmp(rows, want, all) && !memcmp(cols, want, all);
+    for (int i = 0; i < 3; i++) count[i] /= m->batch * heads / (b.batch * b.heads);
     ok = ok && b.empty == count[0] && b.partial == count[1] && b.full == count[2] &&
          b.no_empty_row == rows_all_see(&b, m);
     if (!ok)

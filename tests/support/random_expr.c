@@ -16,6 +16,7 @@ typedef struct writer {
     uint64_t *state;
     char *out;
     size_t n, size;
+    int score; /* s may be named */
 } writer;
 
 uint64_t random_expr_next(uint64_t *state) { /* splitmix64 */
@@ -56,7 +57,7 @@ static void put_int_leaf(writer *w) {
     switch (below(w, 4)) {
     case 0: put(w, "%d", below(w, 24) - 4); break;
     case 1:
-        if (below(w, 12) == 0) {
+        if (below(w, 12) == 0 && !w->score) { /* beside them a score's slope drowns */
             put(w, "%s", huge[below(w, 3)]);
             break;
         } /* fall through */
@@ -85,7 +86,7 @@ static void put_int(writer *w, int depth) {
         return;
     }
     int d = depth - 1 - below(w, 2);
-    switch (below(w, 14)) {
+    switch (below(w, 15)) {
     case 0:
     case 1: put_pair(w, d, "(", " + ", put_int); break;
     case 2:
@@ -126,6 +127,11 @@ static void put_int(writer *w, int depth) {
             put_pair(w, d, "(", " * ", put_int);
         }
         break;
+    case 12:
+        put(w, "(-");
+        put_int(w, d);
+        put(w, ")");
+        break;
     default: put_load(w, d);
     }
 }
@@ -133,9 +139,13 @@ static void put_int(writer *w, int depth) {
 static void put_float(writer *w, int depth) {
     static const char *const calls[] = {"exp",  "exp2",    "log",   "sqrt", "rsqrt",
                                         "tanh", "sigmoid", "floor", "abs",  "float"};
+    static const char *const of_scores[] = {"s",        "s",       "s",      "bias[abs(q - kv)]",
+                                            "bias[kv]", "bias[h]", "bias[q]"};
     int d = depth - 1;
     if (depth <= 0) {
-        if (below(w, 3) == 0)
+        if (w->score && below(w, 2))
+            put(w, "%s", of_scores[below(w, 7)]);
+        else if (below(w, 3) == 0)
             put(w, "%d.%d", below(w, 6), below(w, 10));
         else
             put(w, "%s", below(w, 2) ? "x" : "float(kv)");
@@ -179,12 +189,12 @@ static void put_bool(writer *w, int depth) {
         switch (below(w, 6)) {
         case 0: put(w, "on"); break;
         case 1: put(w, "keep[kv]"); break;
-        case 2: put(w, "doc[q] == doc[kv]"); break;
-        default: put(w, "q%skv", compare[below(w, 6)]);
+        case 2: put(w, "(doc[q] == doc[kv])"); break;
+        default: put(w, "(q%skv)", compare[below(w, 6)]);
         }
         return;
     }
-    switch (below(w, 12)) {
+    switch (below(w, 13)) {
     case 0:
     case 1: put_pair(w, d, "(", " && ", put_bool); break;
     case 2:
@@ -209,6 +219,7 @@ static void put_bool(writer *w, int depth) {
         put_int(w, d);
         put(w, "]");
         break;
+    case 9: put_pair(w, d, "(", below(w, 2) ? " == " : " != ", put_bool); break;
     case 8: /* a guard that cuts an index, then a load that relies on it */
         put(w, "(%s >= 0 && %s < n && ", below(w, 2) ? "kv" : "q", below(w, 2) ? "kv" : "q");
         put_bool(w, d);
@@ -219,7 +230,7 @@ static void put_bool(writer *w, int depth) {
 }
 
 void random_expr_mask(uint64_t *state, int depth, char *out, size_t size) {
-    writer w = {state, out, 0, size};
+    writer w = {state, out, 0, size, 0};
     if (below(&w, 4) == 0) {
         put(&w, "let d = ");
         put_int(&w, depth / 2);
@@ -231,4 +242,18 @@ void random_expr_mask(uint64_t *state, int depth, char *out, size_t size) {
     put_bool(&w, depth);
     put(&w, ")");
     if (w.n >= size) snprintf(out, size, "true");
+}
+
+void random_expr_score(uint64_t *state, int depth, char *out, size_t size) {
+    writer w = {state, out, 0, size, 1};
+    if (below(&w, 3) == 0) {
+        put(&w, "let x0 = ");
+        put_float(&w, depth / 2);
+        put(&w, ";\nx0 * ");
+    }
+    if (below(&w, 4) == 0) put(&w, "clamp(s, -1.5, 1.5) + ");
+    put(&w, "(");
+    put_float(&w, depth);
+    put(&w, ")");
+    if (w.n >= size) snprintf(out, size, "s");
 }

@@ -1,4 +1,4 @@
-/* Random mask expressions, for tests that compare two ways of evaluating a mask.
+/* Random mask and score expressions, for tests that compare two ways of evaluating them.
  *
  * Makes text only, so it links into every test program. The text uses the captures that
  * random_expr_captures lists; a test declares and binds them (names, element kinds and ranks below).
@@ -21,5 +21,7 @@ uint64_t random_expr_next(uint64_t *state);    /* 64 bits */
 int random_expr_below(uint64_t *state, int n); /* 0..n-1 */
 /* A condition of about this depth, at most size - 1 characters. */
 void random_expr_mask(uint64_t *state, int depth, char *out, size_t size);
+/* The same for a number that may depend on s. */
+void random_expr_score(uint64_t *state, int depth, char *out, size_t size);
 
 #endif

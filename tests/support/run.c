@@ -3,6 +3,7 @@
  * the test runner has one. */
 #include "support/run.h"
 #include <errno.h>
+#include <fcntl.h>
 #include <signal.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -34,6 +35,37 @@ static int wait_for(pid_t pid, int ms, int sig) {
     return status;
 }
 
+static int code_of(int status) {
+    return WIFEXITED(status) ? WEXITSTATUS(status) : 128 + WTERMSIG(status);
+}
+
+pid_t run_start(const char *const *env, const char *const *args, const char *output) {
+    int out = open(output, O_WRONLY | O_CREAT | O_TRUNC | O_CLOEXEC, 0666);
+    if (out < 0) abort();
+    fflush(NULL);
+    pid_t pid = fork();
+    if (pid < 0) abort();
+    if (pid == 0) child(env, args, out);
+    close(out);
+    return pid;
+}
+
+int run_wait(pid_t pid, int ms) {
+    int status;
+    for (int waited = 0; waited < ms; waited++) {
+        if (waitpid(pid, &status, WNOHANG) == pid) return code_of(status);
+        nanosleep(&(struct timespec){0, 1000000}, NULL);
+    }
+    return -1;
+}
+
+void run_read(run_result *r, const char *output) {
+    FILE *f = fopen(output, "r");
+    if (!f) abort();
+    r->text[fread(r->text, 1, sizeof r->text - 1, f)] = 0;
+    fclose(f);
+}
+
 void run_and_signal(run_result *r, const char *const *env, const char *const *args, int ms,
                     int sig) {
     FILE *out = tmpfile();
@@ -43,7 +75,7 @@ void run_and_signal(run_result *r, const char *const *env, const char *const *ar
     if (pid < 0) abort();
     if (pid == 0) child(env, args, fileno(out));
     int status = wait_for(pid, ms, sig);
-    r->code = WIFEXITED(status) ? WEXITSTATUS(status) : 128 + WTERMSIG(status);
+    r->code = code_of(status);
     rewind(out);
     r->text[fread(r->text, 1, sizeof r->text - 1, out)] = 0;
     fclose(out);

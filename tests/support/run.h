@@ -5,6 +5,7 @@
 #ifndef SUPPORT_RUN_H
 #define SUPPORT_RUN_H
 #include <stddef.h>
+#include <sys/types.h>
 
 typedef struct run_result {
     int code;
@@ -18,5 +19,11 @@ void run_and_kill(run_result *r, const char *const *env, const char *const *args
 /* Ends it by sig instead, and waits for its own end. */
 void run_and_signal(run_result *r, const char *const *env, const char *const *args, int ms,
                     int sig);
+
+/* Starts the program and leaves it running; what it prints goes to a file (made anew), which run_read reads. */
+pid_t run_start(const char *const *env, const char *const *args, const char *output);
+/* Its code as above once it has ended within ms milliseconds, else -1. */
+int run_wait(pid_t pid, int ms);
+void run_read(run_result *r, const char *output);
 
 #endif

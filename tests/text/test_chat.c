@@ -14,33 +14,16 @@
 #include <stdlib.h>
 #include <string.h>
 #include <cmocka.h>
+#include "support/smollm2_tokenizer.h"
 
 #define FIXTURES "tests/fixtures/text/"
 enum { MAX = 16 };
 
 static char temp_dir[256];
 
-/* SmolLM2's tokenizer; from and to of equal length change the file first (NULL: as it is). */
-static tokenizer *load(const char *from, const char *to) {
-    size_t n;
-    char *data = zst_read(FIXTURES "smollm2_tokenizer.gguf.zst", &n), path[512];
-    if (from) {
-        char *at = memmem(data, n, from, strlen(from));
-        assert_non_null(at);
-        memcpy(at, to, strlen(from));
-    }
-    zst_write_temp(temp_dir, "tokenizer.gguf", data, n, path);
-    free(data);
-    gguf *g;
-    tokenizer *t = NULL;
-    if (gguf_open(&g, path) || tokenizer_load_gguf(&t, g)) fail_msg("%s", err_text());
-    gguf_close(g);
-    return t;
-}
-
 static int set_up(void **state) {
     zst_temp_dir(temp_dir);
-    *state = load(NULL, NULL);
+    *state = smollm2_tokenizer(temp_dir, NULL, NULL);
     return 0;
 }
 
@@ -225,15 +208,15 @@ static void b28_unknown_templates_are_refused(void **state) {
     assert_non_null(strstr(err_text(), "'vicuna'"));
     assert_non_null(strstr(err_text(), "chatml-smollm2"));
     /* one character of the file's template changed: no longer known, never defaulted */
-    tokenizer *t = load("{% for message", "{% for massage");
+    tokenizer *t = smollm2_tokenizer(temp_dir, "{% for message", "{% for massage");
     assert_int_equal(chat_template_open(&c, "auto", t), ERR_REFUSED);
     assert_non_null(strstr(err_text(), "{% for massage"));
     tokenizer_free(t);
-    t = load("tokenizer.chat_template", "tokenizer.chat_templote");
+    t = smollm2_tokenizer(temp_dir, "tokenizer.chat_template", "tokenizer.chat_templote");
     assert_int_equal(chat_template_open(&c, "auto", t), ERR_REFUSED);
     assert_non_null(strstr(err_text(), "no chat template"));
     tokenizer_free(t);
-    t = load("<|im_end|>", "<|im_fin|>");
+    t = smollm2_tokenizer(temp_dir, "<|im_end|>", "<|im_fin|>");
     assert_int_equal(chat_template_open(&c, "chatml", t), ERR_REFUSED);
     assert_non_null(strstr(err_text(), "<|im_end|>"));
     tokenizer_free(t);

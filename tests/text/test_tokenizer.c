@@ -18,6 +18,7 @@
 #include <time.h>
 #include <unistd.h>
 #include <cmocka.h>
+#include "support/smollm2_tokenizer.h"
 
 #define FIXTURES "tests/fixtures/text/"
 
@@ -28,20 +29,9 @@ typedef struct ids {
 
 static char temp_dir[256];
 
-static void load_bytes(const char *data, size_t n, tokenizer **t) {
-    char path[512];
-    gguf *g;
-    zst_write_temp(temp_dir, "tokenizer.gguf", data, n, path);
-    if (gguf_open(&g, path) || tokenizer_load_gguf(t, g)) fail_msg("%s", err_text());
-    gguf_close(g); /* the tokenizer keeps nothing of the file */
-}
-
 static int set_up(void **state) {
-    size_t n;
     zst_temp_dir(temp_dir);
-    char *data = zst_read(FIXTURES "smollm2_tokenizer.gguf.zst", &n);
-    load_bytes(data, n, (tokenizer **)state);
-    free(data);
+    *state = smollm2_tokenizer(temp_dir, NULL, NULL);
     return 0;
 }
 
@@ -345,45 +335,27 @@ static void facts_of_the_file(void **state) {
     assert_int_equal(tokenizer_bytes(t, -1, &s, &n), ERR_RANGE);
 }
 
-/* Replaces the first (or last) `from` in a copy of the fixture by `to` of equal length, and loads it. */
-static err load_changed(const char *from, const char *to, int last, tokenizer **t) {
-    size_t n, k = strlen(from);
-    char *data = zst_read(FIXTURES "smollm2_tokenizer.gguf.zst", &n), *at = NULL, path[512];
-    for (char *p = data; (p = memmem(p, n - (size_t)(p - data), from, k)) && (!at || last); p++)
-        at = p;
-    assert_non_null(at);
-    memcpy(at, to, k);
-    zst_write_temp(temp_dir, "changed.gguf", data, n, path);
-    free(data);
-    gguf *g;
-    err e = gguf_open(&g, path);
-    assert_int_equal(e, ERR_OK);
-    e = tokenizer_load_gguf(t, g);
-    gguf_close(g);
-    return e;
-}
-
 static void b34_unknown_pre_tokenizer_refused_by_name(void **state) {
     (void)state;
     tokenizer *t;
-    assert_int_equal(load_changed("smollm", "smullm", 0, &t), ERR_REFUSED);
+    assert_int_equal(smollm2_load(temp_dir, "smollm", "smullm", &t), ERR_REFUSED);
     assert_null(t);
     assert_non_null(strstr(err_text(), "'smullm'"));
     assert_non_null(strstr(err_text(), "known: smollm"));
-    assert_int_equal(load_changed("gpt2", "bert", 0, &t), ERR_REFUSED);
+    assert_int_equal(smollm2_load(temp_dir, "gpt2", "bert", &t), ERR_REFUSED);
     assert_non_null(strstr(err_text(), "'bert'"));
 }
 
 static void damaged_vocabularies_are_refused(void **state) {
     (void)state;
     tokenizer *t;
-    assert_int_equal(load_changed("\xc4\xa0 t", "\xc4\xa0 \x07", 0, &t), ERR_FORMAT);
+    assert_int_equal(smollm2_load(temp_dir, "\xc4\xa0 t", "\xc4\xa0 \x07", &t), ERR_FORMAT);
     assert_non_null(strstr(err_text(), "merge 0 "));
-    assert_int_equal(load_changed("<|im_end|>", "<|im_endX>", 0, &t),
+    assert_int_equal(smollm2_load(temp_dir, "<|im_end|>", "<|im_endX>", &t),
                      ERR_OK); /* a spelling is free */
     assert_int_equal(tokenizer_find(t, "<|im_endX>"), 2);
     tokenizer_free(t);
-    assert_int_equal(load_changed("<gh_stars>", "<filename>", 0, &t), ERR_FORMAT);
+    assert_int_equal(smollm2_load(temp_dir, "<gh_stars>", "<filename>", &t), ERR_FORMAT);
     assert_non_null(strstr(err_text(), "same spelling '<filename>'"));
 }
 
@@ -392,11 +364,11 @@ static void b18_digest_follows_vocabulary_merges_and_specials(void **state) {
     char before[33], after[33], again[33];
     tokenizer_digest(*state, before);
     assert_int_equal(strlen(before), 32);
-    assert_int_equal(load_changed("<|im_end|>", "<|im_endX>", 0, &t), ERR_OK);
+    assert_int_equal(smollm2_load(temp_dir, "<|im_end|>", "<|im_endX>", &t), ERR_OK);
     tokenizer_digest(t, after);
     assert_string_not_equal(before, after);
     tokenizer_free(t);
-    assert_int_equal(load_changed("<|im_end|>", "<|im_end|>", 0, &t), ERR_OK);
+    assert_int_equal(smollm2_load(temp_dir, "<|im_end|>", "<|im_end|>", &t), ERR_OK);
     tokenizer_digest(t, again);
     assert_string_equal(before, again);
     tokenizer_free(t);

@@ -13,6 +13,7 @@
 #include <stdlib.h>
 #include <string.h>
 #include <cmocka.h>
+#include "support/smollm2_tokenizer.h"
 
 #define FIXTURES "tests/fixtures/text/"
 enum { TASKS = 6, BYTES = 100000 };
@@ -35,27 +36,15 @@ static err encode_task(void *ctx, int64_t task, int thread) {
     return tokenizer_encode(s->t, s->text, BYTES, 1, &out->v, &out->n, &out->cap);
 }
 
-static tokenizer *load(void) {
-    char dir[256], path[512];
-    size_t n;
-    gguf *g;
-    tokenizer *t = NULL;
-    zst_temp_dir(dir);
-    char *data = zst_read(FIXTURES "smollm2_tokenizer.gguf.zst", &n);
-    zst_write_temp(dir, "tokenizer.gguf", data, n, path);
-    free(data);
-    if (gguf_open(&g, path) || tokenizer_load_gguf(&t, g)) fail_msg("%s", err_text());
-    gguf_close(g);
-    zst_temp_remove(dir);
-    return t;
-}
-
 static void one_tokenizer_serves_many_threads(void **state) {
     (void)state;
     size_t n;
+    char dir[256];
+    zst_temp_dir(dir);
     char *data = zst_read(FIXTURES "mixed.txt.zst", &n);
     assert_true(n > BYTES);
-    tokenizer *t = load();
+    tokenizer *t = smollm2_tokenizer(dir, NULL, NULL);
+    zst_temp_remove(dir);
     shared s = {.t = t, .text = data};
     ids alone = {0};
     assert_int_equal(tokenizer_encode(t, data, BYTES, 1, &alone.v, &alone.n, &alone.cap), ERR_OK);

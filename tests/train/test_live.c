@@ -193,6 +193,23 @@ static void an_end_is_kept(void **state) {
     assert_ok(live_read_end(dir.path, &e, &found));
     assert_string_equal(e.how, "finished");
     assert_string_equal(e.text, "");
+    /* One that was killed, and one whose place another has taken. */
+    assert_ok(live_begin(r, "0.1.0", 0));
+    fill();
+    process_id dead = r->process;
+    assert_ok(live_write(dir.path, r));
+    dead.start++;
+    assert_ok(live_bury(dir.path, &dead, "not this one"));
+    assert_ok(live_read_end(dir.path, &e, &found));
+    assert_string_equal(e.how, "finished");
+    dead.start--;
+    assert_ok(live_bury(dir.path, &dead, "ended by signal 9"));
+    assert_ok(live_read_end(dir.path, &e, &found));
+    assert_string_equal(e.how, "killed");
+    assert_string_equal(e.text, "ended by signal 9");
+    assert_ok(live_read(dir.path, back, &found));
+    assert_int_equal(found, 0);
+    assert_ok(live_bury(dir.path, &dead, "again"));
     /* A folder that is gone: the run's own end is not changed by it. */
     assert_ok(live_finish(files_at(&dir, "nowhere"), r, ERR_OK));
     assert_ok(file_remove_tree(files_at(&dir, "last_end.json")));

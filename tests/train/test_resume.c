@@ -18,6 +18,7 @@
 
 enum { UPDATES = 100 };
 static char self[4096];
+static int kills = 20; /* at random moments; `test_resume 200` does as many */
 
 /* ---- the child ---- */
 
@@ -44,7 +45,14 @@ static int child(const char *folder, const char *out, const char *after, const c
     snprintf(d.path, sizeof d.path, "%s", folder);
     if (chdir(folder) != 0) return 1;
     snprintf(set, sizeof set, "run.out=%s", out);
-    const char *const sets[] = {set, "run.max_updates=100", "run.evaluate_every=40", extra, NULL};
+    /* Each part of a run has its roles elsewhere, by its process number. */
+    static const char *const targets[] = {"devices.target=auto", "devices.target=[cpu:0, cpu:1]",
+                                          "devices.target=cpu:0"};
+    static const char *const drafters[] = {"devices.drafter=auto", "devices.drafter=cpu:2",
+                                           "devices.drafter=cpu:0"};
+    const char *const sets[] = {set,   "run.max_updates=100", "run.evaluate_every=40",
+                                extra, targets[getpid() % 3], drafters[getpid() % 3],
+                                NULL};
     err e = tiny_run(&d, sets, count, &s, &s.stop);
     if (e && e != ERR_STOPPED) fprintf(stderr, "child: %s\n", err_text());
     return e == ERR_STOPPED ? 3 : e ? 1 : 0;
@@ -181,11 +189,11 @@ static void b40_fifty_and_fifty_equal_a_hundred(void **state) {
     mem_free(b);
 }
 
-static void twenty_kills_at_random_moments(void **state) {
+static void kills_at_random_moments(void **state) {
     shared *s = *state;
     const uint64_t seed = numbers_seed();
     int killed = 0, code = 0;
-    for (int i = 0; i < 400 && killed < 20; i++) {
+    for (int i = 0; i < 20 * kills && killed < kills; i++) {
         const pid_t pid = start(s->d.path, "random", "0", NULL, "run.checkpoint_every=2");
         usleep((useconds_t)numbers_below(seed, 1, (uint64_t)i, 120000));
         kill(pid, SIGKILL);
@@ -199,7 +207,7 @@ static void twenty_kills_at_random_moments(void **state) {
         same_end(s, "random");
         assert_ok(file_remove_tree(files_at(&s->d, "random")));
     }
-    assert_int_equal(killed, 20);
+    assert_int_equal(killed, kills);
     assert_int_equal(run_child(s->d.path, "random", "0", NULL, "run.checkpoint_every=2"), 0);
     same_end(s, "random");
 }
@@ -291,7 +299,15 @@ static void resume_names_what_changed(void **state) {
     try_open(s, "kept", "devices.threads=1", ERR_OK, "");
     try_open(s, "kept", "run.stall_seconds=77", ERR_OK, "");
     try_open(s, "kept", "features.store=taps", ERR_REFUSED, "features.store: \"\"");
-    try_open(s, "kept", "data.path=held.jsonl", ERR_REFUSED, "other training data");
+    try_open(s, "kept", "data.path=held.jsonl", ERR_REFUSED, "line 1 of 24 prepared ones");
+    const char *const elsewhere = "data.store=other";
+    assert_says(
+        tiny_run_open(&s->d,
+                      (const char *const[]){"run.out=kept", "run.max_updates=100",
+                                            "run.evaluate_every=40", "run.checkpoint_every=25",
+                                            "data.path=held.jsonl", elsewhere, NULL},
+                      NULL, &(recipe *){NULL}, &(train *){NULL}),
+        ERR_REFUSED, "other training data");
     try_open(s, "kept", "data.validation=train.jsonl", ERR_REFUSED, "other validation data");
     tiny_gguf g = tiny_gguf_default(TINY_COUNT + 3, 12);
     g.tokenizer = 1;
@@ -345,11 +361,12 @@ static void a_full_disk_is_told_and_survived(void **state) {
 int main(int argc, char **argv) {
     if (argc == 6 && strcmp(argv[1], "--child") == 0)
         return child(argv[2], argv[3], argv[4], argv[5]);
+    if (argc == 2 && atoi(argv[1]) > 0) kills = atoi(argv[1]);
     const ssize_t n = readlink("/proc/self/exe", self, sizeof self - 1);
     if (n < 1) return 1;
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(b40_fifty_and_fifty_equal_a_hundred),
-        cmocka_unit_test(twenty_kills_at_random_moments),
+        cmocka_unit_test(kills_at_random_moments),
         cmocka_unit_test(kills_inside_write_sync_and_rename),
         cmocka_unit_test(kills_inside_the_last_save),
         cmocka_unit_test(resume_names_what_changed),

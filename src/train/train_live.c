@@ -1,0 +1,150 @@
+/* The run as others see it: the live record filled in at every tick of the watchdog, and what happens when it finds a stall.
+ *
+ * Figures that role threads own are read from what they publish under the run's guard, from the heart and from the rings. A stall is logged
+ * with every role's place and stack and fails the run; roles that can still be reached end, and what they have is
+ * saved. How the record is written is live_run.c's business. */
+#include "core/log.h"
+#include "train/train_parts.h"
+#include <inttypes.h>
+#include <stdio.h>
+#include <string.h>
+
+void train__tell(train *t, const char *state, const char *doing) {
+    if (!t->live) return;
+    live_record *r = live_run_begin(t->live);
+    snprintf(r->state, sizeof r->state, "%s", state);
+    snprintf(r->doing, sizeof r->doing, "%s", doing);
+    live_run_end(t->live, 1);
+}
+
+/* While rows are prepared, from the thread that opens the run. */
+void train__data_beat(void *ctx, int64_t lines, int64_t bytes_done, int64_t bytes_all) {
+    train *t = ctx;
+    char a[24], b[24], n[32];
+    if (!t->live) return;
+    live_record *r = live_run_begin(t->live);
+    snprintf(r->doing, sizeof r->doing, "rows: %s read, %s of %s", str_thousands(lines, n),
+             str_bytes((double)bytes_done, a), str_bytes((double)bytes_all, b));
+    live_run_end(t->live, 0);
+}
+
+/* What rank 0 of a drafter is doing, in the words of status. */
+static const char *state_of(const live_record *r, const train_drafter *d) {
+    if (d->failed) return "failed";
+    if (d->stopped) return "stopped";
+    if (d->ended == d->n_ranks) return "finished";
+    for (int i = 0; i < r->n_roles; i++) {
+        if (strcmp(r->roles[i].name, d->rank[0].role.name) != 0) continue;
+        if (!strcmp(r->roles[i].phase, "checkpoint")) return "saving";
+        if (!strcmp(r->roles[i].phase, "evaluation")) return "evaluating";
+    }
+    return "training";
+}
+
+static void fill_drafters(const train *t, live_record *r) {
+    r->n_drafters = t->n_drafters;
+    for (int i = 0; i < t->n_drafters; i++) {
+        const train_drafter *d = &t->drafter[i];
+        const train_progress *p = &d->shown;
+        live_drafter *o = &r->drafters[i];
+        *o = (live_drafter){.update = p->update,
+                            .updates = p->updates,
+                            .epoch = p->epoch,
+                            .saved = d->saved_update,
+                            .loss = p->loss,
+                            .tau = p->tau,
+                            .tokens_per_second = p->tokens_per_second,
+                            .seconds_left = p->seconds_left};
+        snprintf(o->name, sizeof o->name, "%s", d->name);
+        snprintf(o->state, sizeof o->state, "%s", state_of(r, d));
+    }
+}
+
+static void fill_arena(live_record *r, const train_role *role) {
+    live_arena *o = &r->arenas[r->n_arenas++];
+    snprintf(o->name, sizeof o->name, "%s", role->name);
+    o->bytes = (int64_t)role->memory.reserved;
+}
+
+static void fill_device(const train *t, const train_device *on, live_device *o) {
+    int targets = 0, ranks = 0;
+    *o = (live_device){.threads = on->threads};
+    snprintf(o->name, sizeof o->name, "%s", on->name);
+    for (int i = 0; i < t->n_targets; i++) {
+        if (t->target[i].on != on) continue;
+        targets++;
+        o->bytes += (int64_t)t->target[i].role.memory.reserved;
+    }
+    for (int i = 0; i < t->n_drafters; i++)
+        for (int k = 0; k < t->drafter[i].n_ranks; k++) {
+            if (t->drafter[i].rank[k].on != on) continue;
+            ranks++;
+            o->bytes += (int64_t)t->drafter[i].rank[k].role.memory.reserved;
+        }
+    snprintf(o->roles, sizeof o->roles, "%s%s%s", targets ? "target" : "",
+             targets && ranks ? " and " : "",
+             ranks > 1 ? "drafters"
+             : ranks   ? "drafter"
+                       : "");
+}
+
+static void fill_memory(const train *t, live_record *r) {
+    r->n_arenas = 0;
+    for (int i = 0; i < t->n_targets; i++) fill_arena(r, &t->target[i].role);
+    for (int i = 0; i < t->n_drafters; i++)
+        for (int k = 0; k < t->drafter[i].n_ranks; k++) fill_arena(r, &t->drafter[i].rank[k].role);
+    r->n_devices = t->n_devices;
+    for (int i = 0; i < t->n_devices; i++) fill_device(t, &t->device[i], &r->devices[i]);
+}
+
+static void fill_rings(const train *t, live_record *r) {
+    r->n_rings = 0;
+    for (int i = 0; i < t->n_drafters; i++)
+        for (int k = 0; k < t->drafter[i].n_ranks; k++) {
+            const train_rank *rank = &t->drafter[i].rank[k];
+            ring_stats s;
+            live_ring *o = &r->rings[r->n_rings++];
+            ring_get_stats(rank->in, &s);
+            *o = (live_ring){.fill = s.fill,
+                             .capacity = s.capacity,
+                             .passed = s.passed,
+                             .producer_wait = s.producer_wait,
+                             .consumer_wait = s.consumer_wait};
+            snprintf(o->name, sizeof o->name, "%s", rank->role.name);
+        }
+}
+
+static void on_tick(void *ctx) {
+    train *t = ctx;
+    const int stopping = heart_ending(t->heart) || (t->stop && *t->stop);
+    live_record *r = live_run_begin(t->live);
+    live_set_roles(r, t->heart);
+    fill_rings(t, r);
+    pthread_mutex_lock(&t->guard);
+    fill_drafters(t, r);
+    fill_memory(t, r);
+    pthread_mutex_unlock(&t->guard);
+    snprintf(r->state, sizeof r->state, "%s",
+             stopping             ? "stopping"
+             : t->n_drafters == 1 ? r->drafters[0].state
+                                  : "training");
+    r->doing[0] = 0;
+    live_run_end(t->live, 0);
+}
+
+static void on_stall(void *ctx, const char *report) {
+    train *t = ctx;
+    const train_role watcher = {.name = "watchdog"};
+    log_error("%s", report);
+    train__fail(t, NULL, &watcher,
+                err_set(ERR_INTERNAL, "%.*s; log.txt of the run has every role's place and stack",
+                        (int)strcspn(report, "\n"), report));
+}
+
+err train__start_watchdog(train *t, watchdog **out) {
+    const watchdog_options o = {.stall_seconds = (double)recipe_int(t->r, RECIPE_run_stall_seconds),
+                                .on_tick = on_tick,
+                                .on_stall = on_stall,
+                                .ctx = t};
+    return watchdog_start(out, t->heart, &o);
+}

@@ -1,0 +1,435 @@
+/* The life of a run from outside, with real processes: status, stop, the supervisor, signals, kills.
+ *
+ * The runs are tiny and would go on for minutes; they are watched by their live record and ended by the test. Foreign
+ * processes are children of the test. Waiting is bounded generously, and nothing asserts how fast anything is. */
+#include <stdarg.h>
+#include <stddef.h>
+#include <setjmp.h>
+#include <stdint.h>
+#include <cmocka.h>
+#include <signal.h>
+#include <sys/prctl.h>
+#include <sys/wait.h>
+#include <time.h>
+#include <unistd.h>
+#include "support/chat_gguf.h"
+#include "support/files.h"
+#include "support/run.h"
+#include "support/says.h"
+#include "train/live.h"
+
+enum { PATIENCE = 60000 }; /* milliseconds, under sanitizers on a busy machine too */
+
+static files_dir dir;
+static run_result r;
+static live_record *record;
+static char recipe[600], folder[600], output[600];
+
+#define RUN(...) run_program(&r, NULL, (const char *const[]){__VA_ARGS__, NULL})
+#define EXPECT(want_code, want_text)                                                               \
+    do {                                                                                           \
+        if (r.code != (want_code) || !strstr(r.text, want_text))                                   \
+            fail_msg("exit %d, wanted %d and '%s':\n%s", r.code, want_code, want_text, r.text);    \
+    } while (0)
+#define START(...) run_start(NULL, (const char *const[]){__VA_ARGS__, NULL}, output)
+
+static void pause_ms(int ms) {
+    nanosleep(&(struct timespec){ms / 1000, ms % 1000 * 1000000L}, NULL);
+}
+
+static int begin(void **state) {
+    char text[8192] = "";
+    (void)state;
+    dir = files_begin();
+    chat_gguf_write(files_at(&dir, "tiny.gguf"), &(chat_gguf){.seed = 11});
+    for (int i = 0; i < 40; i++)
+        snprintf(text + strlen(text), sizeof text - strlen(text),
+                 "{\"prompt\": \"say %d\", \"response\": \"word %d and then %d.\"}\n", i, i, i * 7);
+    files_text(&dir, "train.jsonl", text);
+    snprintf(recipe, sizeof recipe, "%s",
+             files_text(&dir, "recipe.yaml",
+                        "target: {path: tiny.gguf}\ndata: {path: train.jsonl, max_length: 128}\n"
+                        "drafter: {layers: 2, block_size: 4}\nanchors: {per_document: 16}\n"
+                        "run: {max_updates: 100000, tokens_per_step: 256, tokens_per_row: 128,\n"
+                        "      checkpoint_every: 20, evaluate_every: 100000, keep: 2, out: run}\n"
+                        "devices: {threads: 1}\n"));
+    snprintf(folder, sizeof folder, "%s", files_at(&dir, "run"));
+    snprintf(output, sizeof output, "%s", files_at(&dir, "output.txt"));
+    return live_create(&record);
+}
+
+static int end(void **state) {
+    (void)state;
+    live_free(record);
+    files_end(&dir);
+    return 0;
+}
+
+/* Each test begins without a run folder. */
+static int fresh(void **state) {
+    (void)state;
+    return file_remove_tree(folder);
+}
+
+/* Until the folder's record is of a living process other than `not`, `update` or further; its process id. */
+static pid_t await(int64_t update, pid_t not ) {
+    for (int ms = 0; ms < PATIENCE; ms += 5) {
+        int found;
+        if (!file_exists(folder) || live_read(folder, record, &found)) found = 0;
+        if (found && record->process.pid != not &&record->n_drafters && live_is_running(record) &&
+            record->drafters[0].update >= update)
+            return (pid_t)record->process.pid;
+        pause_ms(5);
+    }
+    run_read(&r, output);
+    fail_msg("no process came to update %lld:\n%s", (long long)update, r.text);
+    return 0;
+}
+
+static void expect_end(const char *how, const char *text) {
+    live_end e;
+    int found;
+    assert_ok(live_read_end(folder, &e, &found));
+    assert_true(found);
+    assert_string_equal(e.how, how);
+    if (!strstr(e.text, text)) fail_msg("'%s' is not in: %s", text, e.text);
+    assert_ok(live_read(folder, record, &found));
+    assert_int_equal(found, 0);
+}
+
+static int is_gone(pid_t pid, int ms) {
+    for (; ms > 0 && kill(pid, 0) == 0; ms -= 5) pause_ms(5);
+    return kill(pid, 0) != 0;
+}
+
+/* ---- status and stop ---- */
+
+static void what_is_no_run_is_told(void **state) {
+    (void)state;
+    RUN("status", folder);
+    EXPECT(1, "there is no run folder");
+    RUN("stop", folder);
+    EXPECT(1, "there is no run folder");
+    RUN("status", recipe);
+    EXPECT(1, "is a file");
+    RUN("status", dir.path);
+    EXPECT(1, "is no run folder");
+    RUN("stop", folder, "--timeout", "soon");
+    EXPECT(1, "there is no run folder");
+}
+
+static void a_run_is_shown_and_stopped(void **state) {
+    (void)state;
+    char text[64];
+    const pid_t pid = START("train", recipe, "--quiet");
+    assert_int_equal(await(5, 0), pid);
+    RUN("status", folder);
+    snprintf(text, sizeof text, "process    %d on ", (int)pid);
+    EXPECT(0, text);
+    EXPECT(0, "/100,000");
+    RUN("status", folder, "--json");
+    EXPECT(0, "\"running\": true");
+    snprintf(text, sizeof text, "\"pid\": %d", (int)pid);
+    EXPECT(0, text);
+    RUN("stop", folder, "--timeout", "-1");
+    EXPECT(2, "--timeout");
+    /* A second run in the folder: refused by process and host. */
+    RUN("train", recipe, "--quiet");
+    snprintf(text, sizeof text, "process %d on %.30s", (int)pid, record->process.host);
+    EXPECT(1, text);
+    assert_true(live_is_running(record));
+    RUN("stop", folder);
+    EXPECT(0, "of memory freed");
+    EXPECT(0, "checkpoint saved at update");
+    assert_int_equal(run_wait(pid, PATIENCE), 3);
+    expect_end("stopped", "stopped after update");
+    RUN("status", folder);
+    EXPECT(0, "not running; the same train command continues it");
+    RUN("status", folder, "--json", "--watch"); /* ends by itself: nothing lives */
+    EXPECT(0, "\"running\":false");
+    RUN("stop", folder);
+    EXPECT(0, "is not running: stopped at");
+    RUN("stop", folder, "--json");
+    EXPECT(0, "\"was_running\": false");
+}
+
+static void a_run_that_does_not_answer_is_killed_only_on_request(void **state) {
+    (void)state;
+    const pid_t pid = START("train", recipe, "--quiet");
+    assert_int_equal(await(25, 0), pid);
+    kill(pid, SIGSTOP);
+    RUN("stop", folder, "--timeout", "0.2");
+    EXPECT(1, "still runs after 0 s");
+    assert_int_equal(kill(pid, 0), 0);
+    RUN("stop", folder, "--now", "--timeout", "0.2", "--json");
+    EXPECT(0, "\"killed\": true");
+    assert_int_equal(run_wait(pid, PATIENCE), 128 + SIGKILL);
+    expect_end("killed", "stop --now");
+    RUN("status", folder);
+    EXPECT(0, "killed at");
+}
+
+static void a_killed_run_is_told_and_continued(void **state) {
+    (void)state;
+    pid_t pid = START("train", recipe, "--quiet");
+    await(25, 0);
+    kill(pid, SIGKILL);
+    assert_int_equal(run_wait(pid, PATIENCE), 128 + SIGKILL);
+    RUN("status", folder);
+    EXPECT(0, "ended without a word");
+    RUN("stop", folder);
+    EXPECT(0, "ended without a word");
+    pid = START("train", recipe);
+    await(25, 0);
+    RUN("stop", folder, "--now", "--quiet");
+    EXPECT(0, "memory freed");
+    run_wait(pid, PATIENCE);
+    run_read(&r, output);
+    const char *at = strstr(r.text, "continuing ");
+    int update = 0;
+    assert_non_null(at);
+    assert_int_equal(sscanf(strstr(at, " at update "), " at update %d of 100000", &update), 1);
+    assert_true(update >= 20 && update % 20 == 0);
+}
+
+/* ---- others are never touched ---- */
+
+static pid_t sleeper(const char *name) {
+    const pid_t pid = fork();
+    if (pid == 0) {
+        prctl(PR_SET_PDEATHSIG, SIGKILL);
+        if (name) prctl(PR_SET_NAME, name);
+        for (;;) pause();
+    }
+    return pid;
+}
+
+static void expect_untouched(pid_t pid) {
+    int status;
+    pause_ms(50);
+    assert_int_equal(waitpid(pid, &status, WNOHANG), 0);
+}
+
+static void foreign_processes_are_never_touched(void **state) {
+    (void)state;
+    const pid_t pid = sleeper("paceline");
+    assert_ok(file_make_dirs(folder));
+    files_text(&dir, "run/lock", ""); /* a run was here */
+    memset(record, 0, sizeof *record);
+    assert_ok(live_begin(record, "0.1.0", 0));
+    assert_ok(process_identify(pid, &record->process));
+    record->process.start--; /* the run's process had this number before */
+    assert_ok(live_write(folder, record));
+    RUN("status", folder);
+    EXPECT(0, "ended without a word");
+    RUN("stop", folder, "--now");
+    EXPECT(0, "is not running");
+    expect_untouched(pid);
+    /* Also not as the supervisor of a living run. */
+    process_id other = record->process;
+    const pid_t run = START("train", recipe, "--quiet");
+    await(3, 0);
+    record->supervisor = other;
+    kill(run, SIGSTOP);
+    assert_ok(live_write(folder, record));
+    kill(run, SIGCONT);
+    RUN("stop", folder, "--now");
+    EXPECT(0, "memory freed");
+    run_wait(run, PATIENCE);
+    expect_untouched(pid);
+    /* Of another host: named and refused. */
+    assert_ok(process_identify(pid, &record->process));
+    record->supervisor.pid = 0;
+    snprintf(record->process.host, sizeof record->process.host, "node-17");
+    record->process.boot[0] ^= 1;
+    assert_ok(live_write(folder, record));
+    RUN("stop", folder, "--now");
+    EXPECT(1, "node-17");
+    RUN("status", folder);
+    EXPECT(0, "ask on node-17");
+    RUN("status", folder, "--json");
+    EXPECT(0, "\"running\": null");
+    expect_untouched(pid);
+    /* A lock without a record names a process, but not so that one may signal it. */
+    char path[700];
+    int lock;
+    assert_ok(file_remove_tree(files_at(&dir, "run/live.json")));
+    snprintf(path, sizeof path, "%s/lock", folder);
+    assert_ok(file_lock(path, &lock));
+    RUN("stop", folder, "--now");
+    EXPECT(1, "keeps no live record");
+    file_unlock(lock);
+    expect_untouched(pid);
+    kill(pid, SIGKILL);
+    waitpid(pid, NULL, 0);
+}
+
+/* ---- signals ---- */
+
+static void one_signal_saves_and_stops(void **state) {
+    (void)state;
+    static const int signals[] = {SIGINT, SIGTERM, SIGHUP};
+    for (int i = 0; i < 3; i++) {
+        const pid_t pid = START("train", recipe, "--quiet");
+        await(5, 0);
+        kill(pid, signals[i]);
+        kill(pid, signals[(i + 1) % 3]); /* the same request, sent twice by whoever sent it */
+        assert_int_equal(run_wait(pid, PATIENCE), 3);
+        expect_end("stopped", "stopped after update");
+    }
+}
+
+static void two_interrupts_stop_at_once(void **state) {
+    (void)state;
+    /* Updates of many seconds: the first interrupt cannot be honoured soon. */
+    const pid_t pid = START("train", recipe, "--quiet", "run.tokens_per_step=1000000");
+    while (!file_exists(files_at(&dir, "run/live.json"))) pause_ms(5);
+    pause_ms(300);
+    kill(pid, SIGINT);
+    pause_ms(700);
+    assert_int_equal(run_wait(pid, 1), -1);
+    kill(pid, SIGINT);
+    assert_int_equal(run_wait(pid, PATIENCE), 128 + SIGINT);
+}
+
+static void nohup_is_honoured(void **state) {
+    (void)state;
+    signal(SIGHUP, SIG_IGN);
+    const pid_t pid = START("train", recipe, "--quiet");
+    signal(SIGHUP, SIG_DFL);
+    await(5, 0);
+    kill(pid, SIGHUP);
+    await(record->drafters[0].update + 20, 0);
+    kill(pid, SIGTERM);
+    assert_int_equal(run_wait(pid, PATIENCE), 3);
+}
+
+/* ---- the supervisor ---- */
+
+static void digest_of(const char *run, char text[128]) {
+    static const char *const parts[] = {"masters.safetensors", "moments.safetensors"};
+    char path[900];
+    for (int i = 0; i < 2; i++) {
+        snprintf(path, sizeof path, "%s/checkpoints/step-00000500/%s", run, parts[i]);
+        assert_ok(file_hash(path, text + 32 * i));
+    }
+}
+
+static void a_crash_is_followed_by_a_restart_and_the_same_bits(void **state) {
+    (void)state;
+    char whole[128] = "", broken[128] = "", set[700];
+    pid_t child = 0;
+    snprintf(set, sizeof set, "run.out=%s", files_at(&dir, "whole"));
+    RUN("train", recipe, "--quiet", "run.max_updates=500", set);
+    EXPECT(0, "");
+    digest_of(files_at(&dir, "whole"), whole);
+    const pid_t supervisor =
+        START("train", recipe, "--quiet", "run.max_updates=500", "--supervise", "5", "--fresh");
+    for (int i = 0; i < 2; i++) {
+        child = await(25 + 60 * i, child);
+        assert_int_equal(record->supervisor.pid, supervisor);
+        assert_true(child != supervisor);
+        kill(child, i == 1 ? SIGSEGV : SIGKILL);
+    }
+    assert_int_equal(run_wait(supervisor, PATIENCE), 0);
+    run_read(&r, output);
+    assert_non_null(strstr(r.text, "was ended by signal 9 (Killed)"));
+    assert_non_null(strstr(r.text, "was ended by signal 11 (Segmentation fault)"));
+    assert_non_null(strstr(r.text, "restart 2 of 5 follows"));
+    digest_of(folder, broken);
+    assert_string_equal(whole, broken);
+    expect_end("finished", "");
+}
+
+static void a_failure_that_repeats_itself_is_not_restarted_for_ever(void **state) {
+    (void)state;
+    /* Every child fails at its twelfth write, which is in its first checkpoint. */
+    const pid_t supervisor = run_start(
+        (const char *const[]){"PACELINE_FAIL_WRITE=12", NULL},
+        (const char *const[]){"train", recipe, "--quiet", "--supervise", "9", NULL}, output);
+    assert_int_equal(run_wait(supervisor, PATIENCE), 1);
+    run_read(&r, output);
+    assert_non_null(strstr(r.text, "restart 1 of 9 follows"));
+    assert_null(strstr(r.text, "restart 2 of 9"));
+    assert_non_null(strstr(r.text, "failed twice in the same way"));
+    assert_non_null(strstr(r.text, "No space left on device"));
+    RUN("train", recipe, "--quiet", "run.lenght=3", "--supervise", "9");
+    EXPECT(2, "lenght");
+    RUN("train", recipe, "--quiet", "--supervise", "9", "target.path=none.gguf", "--fresh");
+    EXPECT(1, "none.gguf");
+    RUN("train", recipe, "--supervisor", "1");
+    EXPECT(2, "--supervisor");
+}
+
+static void restarts_are_counted(void **state) {
+    (void)state;
+    const pid_t supervisor = START("train", recipe, "--quiet", "--supervise", "0");
+    kill(await(5, 0), SIGKILL);
+    assert_int_equal(run_wait(supervisor, PATIENCE), 1);
+    run_read(&r, output);
+    assert_non_null(strstr(r.text, "no restart is left"));
+    expect_end("killed", "signal 9");
+}
+
+static void requests_reach_the_trainer_once(void **state) {
+    (void)state;
+    static const int signals[] = {SIGINT, SIGTERM, SIGHUP};
+    for (int i = 0; i < 3; i++) {
+        const pid_t supervisor = START("train", recipe, "--quiet", "--supervise", "3");
+        const pid_t child = await(5, 0);
+        kill(supervisor, signals[i]);
+        assert_int_equal(run_wait(supervisor, PATIENCE), 3);
+        assert_true(is_gone(child, PATIENCE));
+        expect_end("stopped", "stopped after update");
+    }
+    /* stop tells the supervisor, and sees both end; --now too, when neither answers. */
+    pid_t supervisor = START("train", recipe, "--quiet", "--supervise", "3");
+    pid_t child = await(5, 0);
+    RUN("stop", folder);
+    EXPECT(0, "its supervisor");
+    assert_int_equal(run_wait(supervisor, PATIENCE), 3);
+    assert_true(is_gone(child, PATIENCE));
+    supervisor = START("train", recipe, "--quiet", "--supervise", "3");
+    child = await(5, child);
+    kill(supervisor, SIGSTOP);
+    kill(child, SIGSTOP);
+    RUN("stop", folder, "--now", "--timeout", "0.2");
+    EXPECT(0, "killed");
+    assert_int_equal(run_wait(supervisor, PATIENCE), 128 + SIGKILL);
+    assert_true(is_gone(child, PATIENCE));
+}
+
+/* A process that nobody waits for is handed to init; here it is handed to the test, so that it does not stay a zombie. */
+static void a_killed_supervisor_takes_the_trainer_along(void **state) {
+    (void)state;
+    assert_int_equal(prctl(PR_SET_CHILD_SUBREAPER, 1), 0);
+    const pid_t supervisor = START("train", recipe, "--quiet", "--supervise", "3");
+    const pid_t child = await(5, 0);
+    kill(supervisor, SIGKILL);
+    assert_int_equal(run_wait(supervisor, PATIENCE), 128 + SIGKILL);
+    assert_int_equal(run_wait(child, PATIENCE), 128 + SIGKILL);
+    prctl(PR_SET_CHILD_SUBREAPER, 0);
+    RUN("status", folder);
+    EXPECT(0, "ended without a word");
+    RUN("train", recipe, "--quiet", "run.max_updates=100000", "--supervise", "x");
+    EXPECT(2, "--supervise");
+}
+
+int main(void) {
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test_setup(what_is_no_run_is_told, fresh),
+        cmocka_unit_test_setup(a_run_is_shown_and_stopped, fresh),
+        cmocka_unit_test_setup(a_run_that_does_not_answer_is_killed_only_on_request, fresh),
+        cmocka_unit_test_setup(a_killed_run_is_told_and_continued, fresh),
+        cmocka_unit_test_setup(foreign_processes_are_never_touched, fresh),
+        cmocka_unit_test_setup(one_signal_saves_and_stops, fresh),
+        cmocka_unit_test_setup(two_interrupts_stop_at_once, fresh),
+        cmocka_unit_test_setup(nohup_is_honoured, fresh),
+        cmocka_unit_test_setup(a_crash_is_followed_by_a_restart_and_the_same_bits, fresh),
+        cmocka_unit_test_setup(a_failure_that_repeats_itself_is_not_restarted_for_ever, fresh),
+        cmocka_unit_test_setup(restarts_are_counted, fresh),
+        cmocka_unit_test_setup(requests_reach_the_trainer_once, fresh),
+        cmocka_unit_test_setup(a_killed_supervisor_takes_the_trainer_along, fresh),
+    };
+    return cmocka_run_group_tests(tests, begin, end);
+}

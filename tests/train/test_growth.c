@@ -1,0 +1,199 @@
+/* Rows that are appended between two parts of a run, and features that are kept on disk.
+ *
+ * A set that grew gives its new rows to the next epoch: what was trained before stays, nothing is prepared twice, and the end does not
+ * depend on placement or on when the run was stopped. With a feature store each document goes through the target once. Runs
+ * are tiny (tiny_run.h); equal means bit for bit. */
+#include <stdarg.h>
+#include <stddef.h>
+#include <setjmp.h>
+#include <stdint.h>
+#include <cmocka.h>
+#include "core/log.h"
+#include "io/json.h"
+#include "support/numbers.h"
+#include "support/says.h"
+#include "tiny_run.h"
+
+static void quiet(void *ctx, log_level level, const char *line) {
+    (void)ctx;
+    (void)level;
+    (void)line;
+}
+static int silence(void **s) {
+    (void)s;
+    log_set_sink(quiet, NULL);
+    if (file_is_dir("/dev/shm")) setenv("TMPDIR", "/dev/shm", 0);
+    return 0;
+}
+
+#define SETS(...) ((const char *const[]){__VA_ARGS__, NULL})
+
+typedef struct part {
+    int64_t stop_after; /* 0: to the end */
+    _Atomic int stop;
+} part;
+static void count(void *ctx, const train_progress *p) {
+    part *s = ctx;
+    if (s->stop_after && p->update >= s->stop_after) s->stop = 1;
+}
+
+typedef struct report {
+    err e;
+    int64_t updates, target_rows;
+    size_t prepared; /* documents in the store when it ended */
+} report;
+/* One process's part of a run: opens, runs until stop_after updates are done or to the end, closes. */
+static report run(files_dir *d, const char *const *sets, int64_t stop_after) {
+    recipe *r = NULL;
+    train *t = NULL;
+    part p = {.stop_after = stop_after};
+    report out = {0};
+    out.e = tiny_run_open(d, sets, NULL, &r, &t);
+    if (out.e) return out;
+    out.updates = train_get_plan(t)->updates;
+    out.prepared = (size_t)train_get_plan(t)->documents;
+    out.e = train_run(t, count, &p, &p.stop);
+    out.target_rows = train_target_rows(t);
+    train_close(t);
+    recipe_free(r);
+    return out;
+}
+
+static void append_rows(files_dir *d, int first, int n) {
+    char *old = NULL, *more = NULL, *all;
+    size_t a = 0, b = 0;
+    assert_ok(file_read(files_at(d, "train.jsonl"), &old, &a));
+    tiny_run_rows(d, "more.jsonl", first, n);
+    assert_ok(file_read(files_at(d, "more.jsonl"), &more, &b));
+    all = malloc(a + b + 1);
+    assert_non_null(all);
+    memcpy(all, old, a);
+    memcpy(all + a, more, b);
+    all[a + b] = 0;
+    files_text(d, "train.jsonl", all);
+    free(all);
+    mem_free(old);
+    mem_free(more);
+}
+
+static int64_t last_update(files_dir *d, const char *out) {
+    char **names = NULL, path[96];
+    int n = 0;
+    snprintf(path, sizeof path, "%s/checkpoints", out);
+    assert_ok(file_list(files_at(d, path), &names, &n));
+    const int64_t u = n ? atoll(names[n - 1] + 5) : -1;
+    file_names_free(names, n);
+    return u;
+}
+
+#define EPOCHS "run.max_updates=0", "run.epochs=3"
+
+static void appended_rows_join_at_the_next_epoch(void **s) {
+    (void)s;
+    files_dir d;
+    tiny_run_make(&d, 31);
+    const report small = run(&d, SETS("run.out=small", EPOCHS), 0);
+    assert_ok(small.e);
+    /* Three runs stopped in the first epoch, at the same update, then grown. */
+    static const char *const outs[] = {"run.out=a", "run.out=b", "run.out=c"};
+    for (int i = 0; i < 3; i++) assert_int_equal(run(&d, SETS(outs[i], EPOCHS), 3).e, ERR_STOPPED);
+    append_rows(&d, 24, 9);
+    const report grown = run(&d, SETS(outs[0], EPOCHS), 0);
+    assert_ok(grown.e);
+    assert_int_equal(grown.prepared, 33);
+    assert_true(grown.updates > small.updates);
+    assert_int_equal(last_update(&d, "a"), grown.updates);
+    /* Elsewhere, and in more pieces: inside the old epoch, inside a grown one. */
+    assert_ok(
+        run(&d, SETS(outs[1], EPOCHS, "devices.target=[cpu:0, cpu:1]", "devices.drafter=cpu:2"), 0)
+            .e);
+    assert_int_equal(run(&d, SETS(outs[2], EPOCHS), 5).e, ERR_STOPPED);
+    assert_int_equal(run(&d, SETS(outs[2], EPOCHS), grown.updates - 2).e, ERR_STOPPED);
+    assert_ok(run(&d, SETS(outs[2], EPOCHS), 0).e);
+    char a[128], b[128], c[128], whole[128];
+    tiny_run_digest(&d, "a", (int)grown.updates, a);
+    tiny_run_digest(&d, "b", (int)grown.updates, b);
+    tiny_run_digest(&d, "c", (int)grown.updates, c);
+    assert_string_equal(a, b);
+    assert_string_equal(a, c);
+    /* A run that had all rows from the start walks another order. */
+    const report full = run(&d, SETS("run.out=full", EPOCHS), 0);
+    assert_ok(full.e);
+    assert_true(full.updates > grown.updates);
+    tiny_run_digest(&d, "full", (int)full.updates, whole);
+    assert_string_not_equal(a, whole);
+    files_end(&d);
+}
+
+static void a_changed_prefix_is_refused_by_line(void **s) {
+    (void)s;
+    files_dir d;
+    char *text = NULL;
+    size_t n = 0;
+    tiny_run_make(&d, 32);
+    assert_int_equal(run(&d, SETS("run.out=a", EPOCHS), 3).e, ERR_STOPPED);
+    assert_ok(file_read(files_at(&d, "train.jsonl"), &text, &n));
+    char *fifth = text;
+    for (int i = 0; i < 4; i++) fifth = strchr(fifth, '\n') + 1;
+    *strstr(fifth, "say") = 'S';
+    files_text(&d, "train.jsonl", text);
+    assert_says(run(&d, SETS("run.out=a", EPOCHS), 0).e, ERR_REFUSED, "train.jsonl", "line 5",
+                "data.allow_changed");
+    /* Allowed, the rows are prepared anew; the checkpoint is of other ones all the same. */
+    assert_says(run(&d, SETS("run.out=a", EPOCHS, "data.allow_changed=true"), 0).e, ERR_REFUSED,
+                "other training data");
+    fifth[0] = 0; /* cut after the fourth line */
+    files_text(&d, "train.jsonl", text);
+    assert_says(run(&d, SETS("run.out=a", EPOCHS), 0).e, ERR_REFUSED, "train.jsonl", "line");
+    mem_free(text);
+    files_end(&d);
+}
+
+static void features_on_disk_need_the_target_once(void **s) {
+    (void)s;
+    files_dir d;
+    tiny_run_make(&d, 33);
+    const report without = run(&d, SETS("run.out=without", EPOCHS), 0);
+    assert_ok(without.e);
+    const report a = run(&d, SETS("run.out=a", EPOCHS, "features.store=fa"), 0);
+    assert_ok(a.e);
+    /* Of three epochs only the first goes through the target. */
+    assert_true(a.target_rows * 3 <= without.target_rows + 6);
+    assert_true(a.target_rows > 0);
+    const report b = run(&d,
+                         SETS("run.out=b", EPOCHS, "features.store=fb",
+                              "devices.target=[cpu:0, cpu:1, cpu:2]", "devices.drafter=[cpu:3]"),
+                         0);
+    assert_ok(b.e);
+    assert_int_equal(b.target_rows, a.target_rows);
+    /* In pieces. */
+    const uint64_t seed = numbers_seed();
+    int64_t at = 0;
+    err e = ERR_STOPPED;
+    while (e == ERR_STOPPED) {
+        at += 1 + numbers_below(seed, 1, (uint64_t)at, 5);
+        e = run(&d, SETS("run.out=c", EPOCHS, "features.store=fc"), at).e;
+    }
+    assert_ok(e);
+    char x[128], y[128], z[128], w[128];
+    tiny_run_digest(&d, "a", (int)a.updates, x);
+    tiny_run_digest(&d, "b", (int)a.updates, y);
+    tiny_run_digest(&d, "c", (int)a.updates, z);
+    tiny_run_digest(&d, "without", (int)a.updates, w);
+    assert_string_equal(x, y);
+    assert_string_equal(x, z);
+    assert_string_not_equal(x, w); /* features pass through bf16 */
+    /* A store of other taps is refused. */
+    assert_says(run(&d, SETS("run.out=e", EPOCHS, "features.store=fa", "drafter.taps=[1, 3]"), 0).e,
+                ERR_REFUSED, "fa");
+    files_end(&d);
+}
+
+int main(void) {
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(appended_rows_join_at_the_next_epoch),
+        cmocka_unit_test(a_changed_prefix_is_refused_by_line),
+        cmocka_unit_test(features_on_disk_need_the_target_once),
+    };
+    return cmocka_run_group_tests_name("growth and kept features", tests, silence, NULL);
+}

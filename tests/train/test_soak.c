@@ -1,0 +1,109 @@
+/* A long run of tiny steps: memory, open files, checkpoints and logs stay within bounds however long it goes on.
+ *
+ * `test_soak 20000` does as many updates; alone it does 600. Memory is what the system says of the process, not what arenas count. Samples
+ * are taken in the watcher, after every tenth of the run; the first tenth may still grow (caches, the C library's own
+ * pools), later ones may not. */
+#include <stdarg.h>
+#include <stddef.h>
+#include <setjmp.h>
+#include <stdint.h>
+#include <cmocka.h>
+#include "core/log.h"
+#include "support/numbers.h"
+#include "support/says.h"
+#include "tiny_run.h"
+#include <dirent.h>
+
+enum { TENTHS = 10 };
+static int64_t updates = 600;
+
+static void quiet(void *ctx, log_level level, const char *line) {
+    (void)ctx;
+    (void)level;
+    (void)line;
+}
+
+static int64_t resident_bytes(void) {
+    long long size = 0, pages = 0;
+    FILE *f = fopen("/proc/self/statm", "r");
+    if (!f || fscanf(f, "%lld %lld", &size, &pages) != 2) pages = -1;
+    if (f) fclose(f);
+    return pages * sysconf(_SC_PAGESIZE);
+}
+
+/* Entries of a folder whose names begin so. */
+static int entries(const char *path, const char *begin) {
+    int n = 0;
+    DIR *d = opendir(path);
+    if (!d) return -1;
+    for (const struct dirent *e; (e = readdir(d));) n += !strncmp(e->d_name, begin, strlen(begin));
+    closedir(d);
+    return n;
+}
+
+typedef struct sample {
+    int64_t resident, checkpoints, logs;
+    int files;
+} sample;
+typedef struct watched {
+    files_dir *d;
+    sample at[TENTHS + 1];
+} watched;
+
+static void watch(void *ctx, const train_progress *p) {
+    watched *w = ctx;
+    if (p->update % (updates / TENTHS) != 0) return;
+    sample *s = &w->at[p->update / (updates / TENTHS)];
+    s->resident = resident_bytes();
+    s->files = entries("/proc/self/fd", "");
+    s->checkpoints = entries(files_at(w->d, "out/checkpoints"), "step-");
+    s->logs = entries(files_at(w->d, "out"), "log.txt");
+}
+
+static void a_long_run_stays_within_bounds(void **state) {
+    (void)state;
+    files_dir d;
+    watched w = {.d = &d};
+    recipe *r = NULL;
+    train *t = NULL;
+    char set[64];
+    tiny_run_make(&d, 51);
+    snprintf(set, sizeof set, "run.max_updates=%lld", (long long)updates);
+    const char *const sets[] = {set,
+                                "run.tokens_per_step=64",
+                                "run.tokens_per_row=64",
+                                "data.max_length=64",
+                                "anchors.per_document=2",
+                                "run.checkpoint_every=20",
+                                "run.evaluate_every=100",
+                                "run.evaluate_tokens=4",
+                                "devices.target=[cpu:0, cpu:1]",
+                                "devices.drafter=[cpu:2, cpu:3]",
+                                NULL};
+    assert_ok(tiny_run_open(&d, sets, NULL, &r, &t));
+    assert_ok(train_run(t, watch, &w, NULL));
+    train_close(t);
+    recipe_free(r);
+    for (int i = 1; i <= TENTHS; i++)
+        printf("after %7lld updates: %6.1f MiB resident, %d open files, %lld checkpoints\n",
+               (long long)(updates / TENTHS * i), (double)w.at[i].resident / 1048576, w.at[i].files,
+               (long long)w.at[i].checkpoints);
+    for (int i = 2; i <= TENTHS; i++) {
+        assert_int_equal(w.at[i].files, w.at[1].files);
+        assert_true(w.at[i].logs >= 1 && w.at[i].logs <= 3);
+        assert_true(w.at[i].checkpoints <= 2 + 1); /* keep and the best */
+    }
+    /* The sanitizers keep freed memory for a while; without them the system's figure stands still. */
+#if !defined(__SANITIZE_ADDRESS__) && !defined(__SANITIZE_THREAD__)
+    assert_true(w.at[TENTHS].resident <= w.at[2].resident + (4 << 20));
+#endif
+    files_end(&d);
+}
+
+int main(int argc, char **argv) {
+    if (argc == 2 && atoll(argv[1]) >= TENTHS) updates = atoll(argv[1]) / TENTHS * TENTHS;
+    log_set_sink(quiet, NULL);
+    if (file_is_dir("/dev/shm")) setenv("TMPDIR", "/dev/shm", 0);
+    const struct CMUnitTest tests[] = {cmocka_unit_test(a_long_run_stays_within_bounds)};
+    return cmocka_run_group_tests_name("soak", tests, NULL, NULL);
+}
