@@ -154,12 +154,17 @@ static err find_beginning(train *t) {
     return ERR_OK;
 }
 
+/* The plan asked for room already; preparing rows may have taken of it since. */
 static err open_store(train *t) {
     const char *dir = recipe_text(t->r, RECIPE_features_store);
-    features_shape shape;
+    features_shape shape = {0};
     str key = {0};
+    uint64_t stored = 0;
     if (!dir[0]) return ERR_OK;
     err e = train__features_shape(t, &key, &shape);
+    const uint64_t all = features_bytes(t->plan.tokens, shape.width);
+    if (!e) e = features_stored(dir, &shape, &stored);
+    if (!e) e = features_check_room(dir, all > stored ? all - stored : 0);
     if (!e) e = features_open(&t->store, dir, &shape);
     str_free(&key);
     return e;
