@@ -3,9 +3,12 @@
  * buffer is made but of masks small enough to be drawn cell by cell. */
 #include "cli/captures.h"
 #include "cli/command.h"
+#include "cli/mask_lists.h"
 #include "cli/mask_picture.h"
+#include "cli/mods_list.h"
 #include "cli/open_dev.h"
 #include "core/file.h"
+#include "flex/mods.h"
 #include <stdio.h>
 #include <sys/ioctl.h>
 #include <unistd.h>
@@ -13,12 +16,19 @@
 static const arg_spec spec[] = {
     {"--q", ARG_INT, "L", "query length (needed)"},
     {"--kv", ARG_INT, "S", "key length (needed)"},
+    {"--q0", ARG_INT, "N", "first query: the mask of rows N.. of a longer problem (default 0)"},
+    {"--kv0", ARG_INT, "N", "first key, likewise (default 0)"},
+    {"--mod", ARG_TEXT, "NAME", "a mask of the gallery instead of an expression"},
+    {"--mods", ARG_FLAG, NULL, "list the gallery, with what each entry captures"},
     {"--batch", ARG_INT, "B", "batch extent, for masks that name b (default 1)"},
     {"--heads", ARG_INT, "H", "query heads, for masks that name h (default 1)"},
     {"--tile", ARG_INT, "T", "tile edge in cells (default 128)"},
     {"--budget", ARG_INT, "MIB", "bytes the mask may take, in MiB (default 256)"},
     {"--let", ARG_MANY, "NAME=VALUE", "a captured scalar; may be repeated"},
     {"--in", ARG_TEXT, "FILE", "safetensors file with captured arrays, by name"},
+    {"--import", ARG_TEXT, "FILE",
+     "tiles from a file, in PyTorch's lists; with an expression they are checked against it"},
+    {"--export", ARG_TEXT, "FILE", "write the tiles to a file, in PyTorch's lists"},
     {"--threads", ARG_INT, "N", "CPU threads (default: usable CPUs)"},
     {"--map", ARG_FLAG, NULL, "draw the tiles as text; on a terminal this is done anyway"},
     {"--png", ARG_TEXT, "FILE", "draw the tiles (small masks: the cells) as a PNG picture"},
@@ -36,7 +46,7 @@ static void print_json(const block_mask *m) {
         m->may_leave ? "true" : "false");
 }
 
-static void print_text(const block_mask *m, int explain) {
+static void print_text(const block_mask *m) {
     char bytes[24], peak[24], count[3][32];
     double all = (double)(m->empty + m->partial + m->full);
     printf("mask       %lld x %lld cells, tiles of %d x %d, batch %lld, heads %lld\n",
@@ -49,40 +59,68 @@ static void print_text(const block_mask *m, int explain) {
     printf("bytes      %s (%s while building)\n", str_bytes((double)m->bytes, bytes),
            str_bytes((double)m->peak_bytes, peak));
     printf("build      %.3f ms\n", m->build_ms);
-    if (!explain) return;
-    int64_t rows = m->batch * m->heads * m->q_tiles, cols = m->batch * m->heads * m->kv_tiles;
-    printf("runs       %lld by query tiles, %lld by key tiles\n", (long long)m->row_start[rows],
-           (long long)m->col_start[cols]);
-    printf("undecided  %lld tiles were counted cell by cell\n", (long long)m->undecided);
-    printf("rows       %s\n", m->no_empty_row ? "every query sees at least one key"
-                                              : "some query sees no key: its output is 0");
-    printf("loads      %s\n",
-           m->may_leave ? "an index is not proven to stay in its array: guarded at run time"
-                        : "every index is proven to stay in its array");
 }
 
-static err build(const args *a, const captures *c, dev *d, arena *mem, block_mask *m) {
+static err print_explained(const block_mask *m) {
+    str text = {0};
+    err e = blockmask_explain(m, &text);
+    if (!e) printf("%s", text.s);
+    str_free(&text);
+    return e;
+}
+
+/* Tiles from the file of --import; with an expression they must say the same. */
+static err import(const char *path, const block_mask_args *want, arena *mem, block_mask *m) {
+    st_file *file;
+    int64_t loose = 0;
+    TRY(safetensors_open(&file, path));
+    err e = mask_lists_read(m, file, want->budget, mem);
+    if (!e && want->mask) e = blockmask_check(m, want, &loose);
+    if (!e && loose)
+        fprintf(stderr, "%lld tiles are listed as partial that need not be\n", (long long)loose);
+    safetensors_close(file);
+    return e;
+}
+
+static err build(const args *a, captures *c, dev *d, arena *mem, block_mask *m) {
     int64_t q, kv, batch, heads, tile, budget;
-    const char *needed;
-    TRY(args_need(a, "--q", &needed));
-    TRY(args_need(a, "--kv", &needed));
+    const char *needed, *from = args_text(a, "--import", NULL);
+    if (!from || c->mask) {
+        TRY(args_need(a, "--q", &needed));
+        TRY(args_need(a, "--kv", &needed));
+    }
     TRY(args_int(a, "--q", 0, 0, INT64_C(1) << 40, &q));
     TRY(args_int(a, "--kv", 0, 0, INT64_C(1) << 40, &kv));
+    TRY(args_int(a, "--q0", 0, 0, INT64_C(1) << 40, &c->env.q0));
+    TRY(args_int(a, "--kv0", 0, 0, INT64_C(1) << 40, &c->env.kv0));
     TRY(args_int(a, "--batch", 1, 1, 1 << 20, &batch));
     TRY(args_int(a, "--heads", 1, 1, 1 << 20, &heads));
     TRY(args_int(a, "--tile", 128, 8, 4096, &tile));
     TRY(args_int(a, "--budget", 256, 1, 1 << 20, &budget));
-    return blockmask_build(m,
-                           &(block_mask_args){.mask = c->mask,
-                                              .env = &c->env,
-                                              .batch = batch,
-                                              .heads = heads,
-                                              .q_len = q,
-                                              .kv_len = kv,
-                                              .tile_q = (int32_t)tile,
-                                              .tile_kv = (int32_t)tile,
-                                              .budget = (size_t)budget << 20},
-                           mem, d);
+    const block_mask_args want = {.mask = c->mask,
+                                  .env = &c->env,
+                                  .batch = batch,
+                                  .heads = heads,
+                                  .q_len = q,
+                                  .kv_len = kv,
+                                  .tile_q = (int32_t)tile,
+                                  .tile_kv = (int32_t)tile,
+                                  .budget = (size_t)budget << 20};
+    return from ? import(from, &want, mem, m) : blockmask_build(m, &want, mem, d);
+}
+
+/* The expression: given, of the gallery, or none beside tiles from a file. */
+static err choose_text(const args *a, const char **text) {
+    const char *name = args_text(a, "--mod", NULL);
+    const mod *m;
+    *text = a->n_positional ? a->positional[0] : NULL;
+    if (name && *text) return err_set(ERR_USAGE, "an expression and --mod are given: choose one");
+    if (name) {
+        TRY(mods_need(&m, name, EXPR_MASK));
+        *text = m->text;
+    }
+    if (*text || args_text(a, "--import", NULL)) return ERR_OK;
+    return err_set(ERR_USAGE, "an expression is needed, or --mod, --mods or --import; see --help");
 }
 
 static err print_map(const block_mask *m, const captures *c, arena *mem) {
@@ -95,9 +133,33 @@ static err print_map(const block_mask *m, const captures *c, arena *mem) {
     return e;
 }
 
+static err show(const args *a, const block_mask *m, const captures *c, arena *mem) {
+    const char *png = args_text(a, "--png", NULL), *to = args_text(a, "--export", NULL);
+    if (to) TRY(mask_lists_write(m, to, mem));
+    if (png) TRY(mask_picture_png(m, c, png, mem));
+    if (args_has(a, "--json")) {
+        print_json(m);
+        return ERR_OK;
+    }
+    print_text(m);
+    if (args_has(a, "--explain")) TRY(print_explained(m));
+    return c->mask && (args_has(a, "--map") || isatty(STDOUT_FILENO)) ? print_map(m, c, mem)
+                                                                      : ERR_OK;
+}
+
+static err check_flags(const args *a, const char *text) {
+    const char *const outputs[] = {args_text(a, "--png", NULL), args_text(a, "--export", NULL)};
+    if (args_has(a, "--map") && args_has(a, "--json"))
+        return err_set(ERR_USAGE, "--map draws text and --json prints an object: choose one");
+    if (!text && (args_has(a, "--map") || outputs[0]))
+        return err_set(ERR_USAGE, "pictures need the expression beside --import");
+    for (int i = 0; i < 2; i++)
+        if (outputs[i]) TRY(file_check_output(outputs[i]));
+    return ERR_OK;
+}
+
 static err run(const args *a) {
-    const char *let[ARGS_MAX_MANY], *in = args_text(a, "--in", NULL),
-                                    *png = args_text(a, "--png", NULL);
+    const char *let[ARGS_MAX_MANY], *in = args_text(a, "--in", NULL), *text;
     int n_let = args_many(a, "--let", let, ARGS_MAX_MANY);
     st_file *file = NULL;
     captures c = {0};
@@ -105,21 +167,15 @@ static err run(const args *a) {
     dev *d = NULL;
     block_mask m;
     err e;
-    if (args_has(a, "--map") && args_has(a, "--json"))
-        return err_set(ERR_USAGE, "--map draws text and --json prints an object: choose one");
-    if (png) TRY(file_check_output(png));
+    if (args_has(a, "--mods")) return mods_list(args_has(a, "--json"));
+    TRY(choose_text(a, &text));
+    TRY(check_flags(a, text));
     if (in) TRY_GOTO(safetensors_open(&file, in), done);
-    TRY_GOTO(captures_open(&c, a->positional[0], file, let, n_let), done);
+    if (text) TRY_GOTO(captures_open(&c, text, file, let, n_let), done);
     TRY_GOTO(arena_create(&mem, "mask", 0), done);
     TRY_GOTO(open_dev(a, &d), done);
     TRY_GOTO(build(a, &c, d, mem, &m), done);
-    if (png) TRY_GOTO(mask_picture_png(&m, &c, png, mem), done);
-    if (args_has(a, "--json")) {
-        print_json(&m);
-        goto done;
-    }
-    print_text(&m, args_has(a, "--explain"));
-    if (args_has(a, "--map") || isatty(STDOUT_FILENO)) e = print_map(&m, &c, mem);
+    e = show(a, &m, &c, mem);
 done:
     dev_close(d);
     arena_destroy(mem);
@@ -130,13 +186,14 @@ done:
 
 const command command_mask = {
     .name = "mask",
-    .usage = "mask EXPRESSION --q L --kv S [options]",
+    .usage = "mask [EXPRESSION] --q L --kv S [options]",
     .summary = "tiles of a mask: how many are empty, partial and full, and what it costs",
     .details =
         "The expression is over b, h, q, kv and captured names; docs/LANGUAGE.md describes it. Example:\n"
-        "  paceline mask 'q >= kv && q - kv < w' --q 4096 --kv 4096 --let w=1024",
+        "  paceline mask 'q >= kv && q - kv < w' --q 4096 --kv 4096 --let w=1024\n"
+        "  paceline mask --mod window --q 4096 --kv 4096 --let w=1024",
     .spec = spec,
-    .min_pos = 1,
+    .min_pos = 0,
     .max_pos = 1,
     .run = run,
 };

@@ -165,3 +165,11 @@ void log_file_line(log_level level, const char *fmt, ...) {
     if (n && state.file.open) write_file(&state.file, level, line);
     pthread_mutex_unlock(&state.lock);
 }
+
+void log_lines(log_level level, const char *text) {
+    while (*text) {
+        const size_t n = strcspn(text, "\n");
+        if (n) log_line(level, "%.*s", (int)(n < LINE_MAX_BYTES ? n : LINE_MAX_BYTES), text);
+        text += n + (text[n] == '\n');
+    }
+}

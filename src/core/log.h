@@ -19,6 +19,8 @@ void log_file_close(void); /* none open: fine */
 /* To the file alone: what whoever started the run is told anyway. Nowhere when no file is open. */
 void log_file_line(log_level level, const char *fmt, ...) PRINTF_LIKE(2, 3);
 void log_line(log_level level, const char *fmt, ...) PRINTF_LIKE(2, 3);
+/* A text of several lines, each as a line of its own: no bound on the whole. */
+void log_lines(log_level level, const char *text);
 #define log_debug(...) log_line(LOG_DEBUG, __VA_ARGS__)
 #define log_info(...)  log_line(LOG_INFO, __VA_ARGS__)
 #define log_warn(...)  log_line(LOG_WARN, __VA_ARGS__)

@@ -25,8 +25,14 @@ void expr_grad_count(const expr_grad *g, int *score, int *all);
  * leaves its array. d_s, d_site and place may be NULL. *flag is set when the score reaches a load that left. */
 double expr_grad_eval(const expr_grad *g, const expr_env *env, int64_t b, int64_t h, int64_t q,
                       int64_t kv, double s, double *d_s, double *d_site, int64_t *place, int *flag);
+/* Where a load leaves its array for certain. */
+typedef struct expr_grad_fault {
+    int capture;
+    int64_t index[EXPR_MAX_NDIM];
+} expr_grad_fault;
 /* 1 when the score reaches, whatever s is, a load that leaves its array at this cell. */
 int expr_grad_leaves(const expr_grad *g, const expr_env *env, int64_t b, int64_t h, int64_t q,
-                     int64_t kv);
+                     int64_t kv, expr_grad_fault *fault);
+int expr_grad_has_loads(const expr_grad *g);
 
 #endif

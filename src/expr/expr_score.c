@@ -102,15 +102,18 @@ int expr_score_row(expr_score *x, int64_t i, float *s, float scale, const uint8_
     expr_engine__row(e, i, x->s);
     if (expr_engine__left(e, i, visible)) met |= EXPR_SCORE_LEFT;
     copy_row(e, x->g->value, s);
-    memcpy(x->s, s, (size_t)e->width * sizeof *s); /* padded with zeros, as is visible */
+    memcpy(x->products, s, (size_t)e->width * sizeof *s); /* padded with zeros, as is visible */
+    memset(x->products + e->width, 0, (size_t)(e->padded - e->width) * sizeof *s);
     if (e->width < e->padded && visible) {
         memcpy(x->visible, visible, (size_t)e->width);
         memset(x->visible + e->width, 0, (size_t)(e->padded - e->width));
         visible = x->visible;
     }
-    if (e->lanes->is_bad(x->s, visible, e->padded)) met |= EXPR_SCORE_BAD;
+    if (e->lanes->is_bad(x->products, visible, e->padded)) met |= EXPR_SCORE_BAD;
     return met;
 }
+
+float expr_score_logit(const expr_score *x, int64_t lane) { return x->s[lane]; }
 
 static void add(const expr_score_sums *to, int capture, int64_t at, double v) {
     if (at < 0) return;

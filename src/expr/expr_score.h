@@ -37,6 +37,8 @@ void expr_score_begin(expr_score *x, const expr_score_tile *t, const expr_score_
 /* Row i: s[lanes], times scale, becomes the score. visible: a byte per lane, NULL: all. LEFT: a load that a visible
  * cell reaches left its array; BAD: the score of a visible cell is NaN or +inf. */
 int expr_score_row(expr_score *x, int64_t i, float *s, float scale, const uint8_t *visible);
+/* The scaled logit of a lane of the present row. */
+float expr_score_logit(const expr_score *x, int64_t lane);
 /* The same row's g[lanes], gradient by the score (0 where hidden), becomes scale times the gradient by s. BAD: a
  * gradient is not finite. */
 int expr_score_row_grad(expr_score *x, int64_t i, float *g, float scale);

@@ -15,6 +15,7 @@ typedef struct wide_cell {
     int64_t var[4];
     double s;
     int left;
+    expr_grad_fault fault; /* the first load that left */
     uint64_t has_narrow[WORDS], has_wide[WORDS];
     ir_val narrow_value[IR_MAX_GRAD];
     double wide_value[IR_MAX_GRAD];
@@ -23,16 +24,17 @@ typedef struct wide_cell {
 static ir_val narrow(wide_cell *c, int id);
 static double wide(wide_cell *c, int id);
 
-static int64_t place_of(wide_cell *c, const ir_node *n) {
-    int64_t index[EXPR_MAX_NDIM];
+static int64_t place_of(wide_cell *c, const ir_node *n, int64_t *index) {
     if (n->op != IR_LOAD) return 0;
     for (int i = 0; i < n->n_args; i++) index[i] = narrow(c, n->arg[i]).i;
     return expr_load__place(&c->env->values[n->slot], n->n_args, index);
 }
 
 static ir_val read_load(wide_cell *c, const ir_node *n) {
-    int64_t at = place_of(c, n);
+    expr_grad_fault f = {.capture = n->slot};
+    int64_t at = place_of(c, n, f.index);
     if (at >= 0) return expr_load__element(&c->env->values[n->slot], (expr_type)n->type, at);
+    if (!c->left) c->fault = f;
     c->left = 1;
     return (ir_val){0};
 }
@@ -146,6 +148,7 @@ double expr_grad_eval(const expr_grad *g, const expr_env *env, int64_t b, int64_
                       int64_t kv, double s, double *d_s, double *d_site, int64_t *place,
                       int *flag) {
     wide_cell c;
+    int64_t index[EXPR_MAX_NDIM];
     start(&c, g, env, (int64_t[4]){b, h, q, kv});
     c.s = s;
     double value = wide(&c, g->value);
@@ -153,7 +156,7 @@ double expr_grad_eval(const expr_grad *g, const expr_env *env, int64_t b, int64_
     if (d_s) *d_s = wide(&c, g->d_s);
     for (int i = 0; i < g->n_sites; i++) {
         if (d_site) d_site[i] = wide(&c, g->site[i].d);
-        if (place) place[i] = place_of(&c, &c.node[g->site[i].load]);
+        if (place) place[i] = place_of(&c, &c.node[g->site[i].load], index);
     }
     return value;
 }
@@ -182,9 +185,13 @@ static int leaves(wide_cell *c, int id) {
 }
 
 int expr_grad_leaves(const expr_grad *g, const expr_env *env, int64_t b, int64_t h, int64_t q,
-                     int64_t kv) {
+                     int64_t kv, expr_grad_fault *fault) {
     wide_cell c;
     start(&c, g, env, (int64_t[4]){b, h, q, kv});
     c.s = 0.0;
-    return leaves(&c, g->value);
+    if (!leaves(&c, g->value)) return 0;
+    *fault = c.fault;
+    return 1;
 }
+
+int expr_grad_has_loads(const expr_grad *g) { return g->prog.node[g->value].has_load; }

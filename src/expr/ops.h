@@ -8,8 +8,8 @@
 #include <math.h>
 #include <stdint.h>
 
-typedef float
-    ops_real; /* what a float of the language is; expr_wide.c reads the list with double */
+/* What a float of the language is; expr_wide.c reads the list with double instead. */
+typedef float ops_real;
 
 static inline int64_t ops_add(int64_t x, int64_t y) { return (int64_t)((uint64_t)x + (uint64_t)y); }
 static inline int64_t ops_sub(int64_t x, int64_t y) { return (int64_t)((uint64_t)x - (uint64_t)y); }

@@ -51,4 +51,7 @@ MUST_CHECK err blockmask_build(block_mask *out, const block_mask_args *args, are
  * over all of args' batch and heads. */
 MUST_CHECK err blockmask_brute(const block_mask_args *args, uint8_t *kinds);
 
+/* In words: tiles, bytes, proofs. */
+MUST_CHECK err blockmask_explain(const block_mask *m, str *out);
+
 #endif

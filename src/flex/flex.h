@@ -1,7 +1,8 @@
 /* Flex attention on one device: problem → plan → run.
  *
- * score = scale * q·k → mask (-inf) → softmax (fp32) → · v. LSE is the natural log, fp32. A row that sees nothing gives output 0,
- * LSE -inf and zero gradients; keys hidden by the mask are never multiplied. GQA: query head h reads kv head h / (Hq/Hkv).
+ * s = scale * q·k → score expression → mask (-inf) → softmax (fp32) → · v. LSE is the natural log, fp32. A row that sees nothing
+ * gives output 0, LSE -inf and zero gradients; keys hidden by the mask are never multiplied. GQA: query head h reads kv head
+ * h / (Hq/Hkv). A sink joins the denominator of its head's rows alone: LSE = log(sum_j exp(score_j) + exp(sink)).
  * Memory follows tiles: no per-cell buffer exists. Results do not depend on the number of threads. */
 #ifndef FLEX_FLEX_H
 #define FLEX_FLEX_H
@@ -20,14 +21,22 @@ typedef struct flex_out {
 
 typedef struct flex_problem {
     int64_t batch, q_heads, kv_heads, q_len, kv_len, dim,
-        v_dim;               /* dim, v_dim multiples of 8, 8..256 */
-    dtype type;              /* of q, k, v: F32 or BF16; outputs are fp32 */
-    float scale;             /* 0 without zero_scale: 1/sqrt(dim) */
-    int zero_scale;          /* a scale of 0 is meant as it stands */
-    const expr *mask;        /* NULL: everything visible. Borrowed for the plan's life */
-    const expr_env *env;     /* values of captures; borrowed for the plan's life */
+        v_dim;           /* dim, v_dim multiples of 8, 8..256 */
+    dtype type;          /* of q, k, v: F32 or BF16; outputs are fp32 */
+    float scale;         /* 0 without zero_scale: 1/sqrt(dim) */
+    int zero_scale;      /* a scale of 0 is meant as it stands */
+    const expr *mask;    /* NULL: everything visible. Borrowed for the plan's life */
+    const expr_env *env; /* values of captures; borrowed for the plan's life */
+    const expr *score;   /* NULL: the scaled logit as it is. Borrowed, as is its env */
+    const expr_env *score_env;
+    unsigned
+        score_grads; /* bit i: backward makes the gradient of the score's capture i, a float one */
+    const float *sinks;      /* [q_heads] logits, read when run; NULL: none */
     int32_t tile_q, tile_kv; /* 0: chosen by the plan */
     size_t mask_budget;      /* 0: 256 MiB */
+    /* Tiles given (blockmask_lists.h) instead of built: full ones are visible whole, partial ones are decided by mask, the
+     * others never looked at. Their tile sizes are used. Borrowed for the plan's life. NULL: built from mask. */
+    const block_mask *blocks;
 } flex_problem;
 
 typedef struct flex_plan flex_plan;
@@ -49,11 +58,15 @@ typedef struct flex_io {
     /* backward only: */
     flex_view d_o;       /* fp32 gradient of o */
     const float *d_lse;  /* [B, Hq, L] or NULL */
-    flex_out dq, dk, dv; /* written whole (not accumulated) */
-    void *workspace;     /* of the size the plan states, 64-aligned */
-    int *left;           /* set to 1 when a load left its array in an evaluated cell; may be NULL */
+    flex_out dq, dk, dv; /* written whole (not accumulated), as are the next two */
+    float *d_capture
+        [EXPR_MAX_CAPTURES]; /* of the shape of the score's captures; wanted ones (score_grads) */
+    float *d_sinks;          /* [q_heads]; needed with sinks */
+    void *workspace;         /* of the size the plan states, 64-aligned */
+    int *left; /* set to 1 when a load left its array in an evaluated cell; may be NULL */
     int64_t left_cell[4]; /* b, h, q, kv of one such cell */
 } flex_io;
+/* ERR_NUMERIC names the first visible cell whose score is NaN or +inf; -inf hides a cell. */
 MUST_CHECK err flex_forward(const flex_plan *p, dev *d, flex_io *io);
 MUST_CHECK err flex_backward(const flex_plan *p, dev *d,
                              flex_io *io); /* reads o, lse of forward, d_o, d_lse */

@@ -3,7 +3,9 @@
  * A row task owns a query tile and makes dQ, as forward does, on transposed scores. A column task owns a key tile and
  * makes dK and dV, over all query heads of its kv head in order, on plain scores with K and V packed once. Seven
  * products a tile instead of five buy gradients that no other task adds to: no atomics, no order of arrival, the same
- * bits for any number of threads. delta = rowsum(dO * O) - dLSE is made first, one float a row. */
+ * bits for any number of threads. delta = rowsum(dO * O) - dLSE is made first, one float a row, and with it the sinks'
+ * gradients: d sink = - sum over its head's rows of exp(sink - LSE) * delta. Captured floats of a score get theirs from
+ * row tasks, which then run in slots (flex_sums.c). */
 #include "flex/flex_private.h"
 #include <math.h>
 #include <string.h>
@@ -17,16 +19,18 @@ typedef struct bwd_scratch {
     float *acc, *acc_v;       /* dQ [share, tile_q, D] or dK [tile_kv, D]; dV [tile_kv, Dv] */
     float *lse, *delta;       /* per query of the tile and head */
     uint8_t *mask, *mask_t;
-    void *expr;
+    void *expr, *score;
     size_t bytes;
 } bwd_scratch;
 
 typedef struct bwd_run {
     const flex_plan *p;
     flex_io *io;
-    float *delta; /* [B, Hq, L] */
+    float *delta;       /* [B, Hq, L] */
+    double *sink_parts; /* one per task of delta_task */
+    double *slots;      /* sums of captured gradients */
     char *workspace;
-    flex__left left;
+    flex__left left, bad, steep;
 } bwd_run;
 
 static bwd_scratch carve(const flex_plan *p, char *base) {
@@ -51,34 +55,59 @@ static bwd_scratch carve(const flex_plan *p, char *base) {
     s.mask = flex__carve(&c, tq * tk);
     s.mask_t = flex__carve(&c, tq * tk);
     s.expr = flex__carve(&c, (int64_t)p->mask_scratch);
+    s.score = flex__carve(&c, (int64_t)p->score_scratch);
     s.bytes = c.used;
     return s;
 }
 
+enum { DELTA_ROWS = 256 };
+
+static int64_t delta_chunks(const flex_problem *q) {
+    return (q->q_len + DELTA_ROWS - 1) / DELTA_ROWS;
+}
 static size_t delta_bytes(const flex_problem *q) {
     return (size_t)flex__pad(q->batch * q->q_heads * q->q_len * 4, 64);
 }
-
-size_t flex_backward_workspace(const flex_plan *p, int threads) {
-    return delta_bytes(&p->p) + carve(p, NULL).bytes * (size_t)threads;
+static size_t sink_bytes(const flex_problem *q) {
+    return q->sinks ? (size_t)flex__pad(q->batch * q->q_heads * delta_chunks(q) * 8, 64) : 0;
 }
 
-enum { DELTA_ROWS = 256 };
+size_t flex_backward_workspace(const flex_plan *p, int threads) {
+    return delta_bytes(&p->p) + sink_bytes(&p->p) + flex__sums_bytes(p) +
+           carve(p, NULL).bytes * (size_t)threads;
+}
 
 static err delta_task(void *ctx, int64_t task, int thread) {
     bwd_run *x = ctx;
     const flex_problem *q = &x->p->p;
-    int64_t chunks = (q->q_len + DELTA_ROWS - 1) / DELTA_ROWS, line = task / chunks,
-            l0 = task % chunks * DELTA_ROWS;
+    int64_t chunks = delta_chunks(q), line = task / chunks, l0 = task % chunks * DELTA_ROWS;
     int64_t b = line / q->q_heads, h = line % q->q_heads, l1 = flex__min(l0 + DELTA_ROWS, q->q_len);
+    double sink = 0.0;
     (void)thread;
     for (int64_t l = l0; l < l1; l++) {
         const float *o = flex__out_at(&x->io->o, b, h, l), *d_o = flex__at(&x->io->d_o, b, h, l);
+        int64_t at = line * q->q_len + l;
         float dot = x->p->ops->dot(o, d_o, q->v_dim);
-        x->delta[line * q->q_len + l] =
-            x->io->d_lse ? dot - x->io->d_lse[line * q->q_len + l] : dot;
+        x->delta[at] = x->io->d_lse ? dot - x->io->d_lse[at] : dot;
+        if (q->sinks && q->sinks[h] > -INFINITY)
+            sink -= exp((double)q->sinks[h] - (double)x->io->lse[at]) * (double)x->delta[at];
     }
+    if (q->sinks) x->sink_parts[task] = sink;
     return ERR_OK;
+}
+
+/* Over batch entries and chunks of rows, in order. */
+static void add_sinks(const bwd_run *x) {
+    const flex_problem *q = &x->p->p;
+    int64_t chunks = delta_chunks(q);
+    for (int64_t h = 0; q->sinks && h < q->q_heads; h++) {
+        double sum = 0.0;
+        for (int64_t b = 0; b < q->batch; b++) {
+            for (int64_t c = 0; c < chunks; c++)
+                sum += x->sink_parts[(b * q->q_heads + h) * chunks + c];
+        }
+        x->io->d_sinks[h] = (float)sum;
+    }
 }
 
 /* LSE and delta of rows l .. l+n-1 of head h; an empty row gets LSE +inf, so that its P is exp(-inf) = 0. */
@@ -95,7 +124,22 @@ static void load_rows(const bwd_run *x, int64_t b, int64_t h, int64_t l, int64_t
 
 /* ---- row tasks: dQ ---- */
 
-static void dq_tile(bwd_run *x, const flex__task *t, const bwd_scratch *s, int64_t tile, int full) {
+/* The tile's raw products become dS through the score, head by head. mask: [nk, pad] or NULL. */
+static void dq_through_score(const flex__task *t, const bwd_scratch *s, flex__scores *f, int64_t k0,
+                             int64_t nk, const uint8_t *mask) {
+    for (int64_t g = 0; g < t->heads; g++) {
+        const flex__score_tile tile = {.at = {t->b, t->h0 + g, t->start, k0, nk, t->n},
+                                       .s = s->s + g * t->pad,
+                                       .dp = s->dp + g * t->pad,
+                                       .ld = t->heads * t->pad,
+                                       .mask = mask,
+                                       .ldm = t->pad};
+        flex__scores_grad_cols(f, &tile, t->pad, s->lse + g * t->pad, s->delta + g * t->pad);
+    }
+}
+
+static void dq_tile(bwd_run *x, const flex__task *t, const bwd_scratch *s, flex__scores *f,
+                    int64_t tile, int full) {
     const flex_plan *p = x->p;
     const flex_problem *q = &p->p;
     const tileops *ops = p->ops;
@@ -113,10 +157,12 @@ static void dq_tile(bwd_run *x, const flex__task *t, const bwd_scratch *s, int64
                       .scale = q->scale,
                       .lse = s->lse,
                       .delta = s->delta};
-    if (full) {
+    if (!full) flex__mask_tile_t(p, t, k0, nk, s->mask, s->mask_t, s->expr, &x->left);
+    if (p->grad) {
+        dq_through_score(t, s, f, k0, nk, full ? NULL : s->mask_t);
+    } else if (full) {
         ops->grad_cols(&sc);
     } else {
-        flex__mask_tile_t(p, t, k0, nk, s->mask, s->mask_t, s->expr, &x->left);
         sc.cols = t->pad;
         sc.mask = s->mask_t;
         sc.ldm = t->pad;
@@ -140,11 +186,15 @@ static void dq_tile(bwd_run *x, const flex__task *t, const bwd_scratch *s, int64
     flex__mm_masked(ops, &mm);
 }
 
-static void dq_task(bwd_run *x, int64_t index, const bwd_scratch *s) {
+static void dq_task(bwd_run *x, int64_t index, const bwd_scratch *s, const expr_score_sums *sums) {
     const flex_plan *p = x->p;
     const flex_problem *q = &p->p;
     const block_mask *m = &p->mask;
     flex__task t = flex__row_task(p, index);
+    flex__scores f = {
+        .p = p, .q_lanes = 1, .left = &x->left, .bad = &x->bad, .steep = &x->steep, .sums = sums};
+    if (p->grad)
+        flex__scores_open(&f, p->sums.n_wanted ? EXPR_SCORE_CAPTURES : EXPR_SCORE_SLOPE, s->score);
     int64_t line = flex__line(m, t.b, t.h0) * m->q_tiles + t.tile;
     memset(s->acc, 0, (size_t)(t.heads * t.n * q->dim) * sizeof(float));
     if (m->row_start[line] < m->row_start[line + 1]) {
@@ -157,7 +207,7 @@ static void dq_task(bwd_run *x, int64_t index, const bwd_scratch *s) {
     for (int64_t r = m->row_start[line]; r < m->row_start[line + 1]; r++) {
         const block_run *run = &m->row_run[r];
         for (int64_t k = run->start; k < (int64_t)run->start + run->length; k++)
-            dq_tile(x, &t, s, k, run->full);
+            dq_tile(x, &t, s, &f, k, run->full);
     }
     for (int64_t g = 0; g < t.heads; g++) {
         for (int64_t i = 0; i < t.n; i++)
@@ -169,8 +219,8 @@ static void dq_task(bwd_run *x, int64_t index, const bwd_scratch *s) {
 /* ---- column tasks: dK and dV ---- */
 
 /* One head's query tile against the packed key tile. */
-static void dkv_head(bwd_run *x, const flex__task *t, const bwd_scratch *s, int64_t h, int64_t q0,
-                     int64_t nq, int full) {
+static void dkv_head(bwd_run *x, const flex__task *t, const bwd_scratch *s, flex__scores *f,
+                     int64_t h, int64_t q0, int64_t nq, int full) {
     const flex_plan *p = x->p;
     const flex_problem *q = &p->p;
     const tileops *ops = p->ops;
@@ -189,7 +239,17 @@ static void dkv_head(bwd_run *x, const flex__task *t, const bwd_scratch *s, int6
                             .scale = q->scale,
                             .lse = s->lse,
                             .delta = s->delta};
-    ops->grad_rows(&sc);
+    if (p->grad) {
+        const flex__score_tile tile = {.at = {t->b, h, q0, t->start, nq, t->n},
+                                       .s = s->s,
+                                       .dp = s->dp,
+                                       .ld = t->pad,
+                                       .mask = sc.mask,
+                                       .ldm = t->pad};
+        flex__scores_grad_rows(f, &tile, t->pad, s->lse, s->delta);
+    } else {
+        ops->grad_rows(&sc);
+    }
     flex__masked_mm mm = {.heads = 1,
                           .m = t->n,
                           .n = q->v_dim,
@@ -206,8 +266,8 @@ static void dkv_head(bwd_run *x, const flex__task *t, const bwd_scratch *s, int6
 }
 
 /* The column's runs for heads h0 .. h0+heads-1, which share them. */
-static void dkv_column(bwd_run *x, const flex__task *t, const bwd_scratch *s, int64_t h0,
-                       int64_t heads) {
+static void dkv_column(bwd_run *x, const flex__task *t, const bwd_scratch *s, flex__scores *f,
+                       int64_t h0, int64_t heads) {
     const flex_plan *p = x->p;
     const flex_problem *q = &p->p;
     const block_mask *m = &p->mask;
@@ -219,7 +279,7 @@ static void dkv_column(bwd_run *x, const flex__task *t, const bwd_scratch *s, in
             if (!run->full)
                 flex__mask_tile(p, t->b, h0, q0, nq, t->start, t->n, s->mask, t->pad, s->expr,
                                 &x->left);
-            for (int64_t h = h0; h < h0 + heads; h++) dkv_head(x, t, s, h, q0, nq, run->full);
+            for (int64_t h = h0; h < h0 + heads; h++) dkv_head(x, t, s, f, h, q0, nq, run->full);
         }
     }
 }
@@ -228,6 +288,8 @@ static void dkv_task(bwd_run *x, int64_t index, const bwd_scratch *s) {
     const flex_plan *p = x->p;
     const flex_problem *q = &p->p;
     flex__task t = flex__col_task(p, index);
+    flex__scores f = {.p = p, .left = &x->left, .bad = &x->bad, .steep = &x->steep};
+    if (p->grad) flex__scores_open(&f, EXPR_SCORE_SLOPE, s->score);
     memset(s->acc, 0, (size_t)(t.n * q->dim) * sizeof(float));
     memset(s->acc_v, 0, (size_t)(t.n * q->v_dim) * sizeof(float));
     const float *k =
@@ -237,9 +299,9 @@ static void dkv_task(bwd_run *x, int64_t index, const bwd_scratch *s) {
     flex__panels(p->ops, k, t.n, t.pad, q->dim, s->panels);
     flex__panels(p->ops, v, t.n, t.pad, q->v_dim, s->panels_o);
     if (p->mask.heads == 1) {
-        dkv_column(x, &t, s, t.h0, t.heads);
+        dkv_column(x, &t, s, &f, t.h0, t.heads);
     } else {
-        for (int64_t g = 0; g < t.heads; g++) dkv_column(x, &t, s, t.h0 + g, 1);
+        for (int64_t g = 0; g < t.heads; g++) dkv_column(x, &t, s, &f, t.h0 + g, 1);
     }
     for (int64_t j = 0; j < t.n; j++) {
         memcpy(flex__out_at(&x->io->dk, t.b, t.kv_head, t.start + j), s->acc + j * q->dim,
@@ -249,32 +311,61 @@ static void dkv_task(bwd_run *x, int64_t index, const bwd_scratch *s) {
     }
 }
 
+/* The row tasks of a slot, in order, with the slot's sums. */
+static void slot_task(bwd_run *x, int64_t slot, const bwd_scratch *s) {
+    const flex__sums *sums = &x->p->sums;
+    if (!sums->start) {
+        dq_task(x, slot, s, NULL);
+        return;
+    }
+    expr_score_sums to = flex__sums_of(x->p, x->io, x->slots, slot);
+    for (int64_t i = sums->start[slot]; i < sums->start[slot + 1]; i++)
+        dq_task(x, sums->task[i], s, &to);
+}
+
 static err backward_task(void *ctx, int64_t task, int thread) {
     bwd_run *x = ctx;
     const flex_plan *p = x->p;
     bwd_scratch s = carve(p, x->workspace + carve(p, NULL).bytes * (size_t)thread);
     int64_t index = p->all_order[task];
-    if (index < p->row_tasks)
-        dq_task(x, index, &s);
+    if (index < p->sums.slots)
+        slot_task(x, index, &s);
     else
-        dkv_task(x, index - p->row_tasks, &s);
+        dkv_task(x, index - p->sums.slots, &s);
     return ERR_OK;
+}
+
+static bwd_run start_run(const flex_plan *p, flex_io *io) {
+    const flex_problem *q = &p->p;
+    char *at = io->workspace;
+    bwd_run x = {.p = p,
+                 .io = io,
+                 .left.lock = PTHREAD_MUTEX_INITIALIZER,
+                 .bad.lock = PTHREAD_MUTEX_INITIALIZER,
+                 .steep.lock = PTHREAD_MUTEX_INITIALIZER};
+    x.delta = (float *)(void *)at;
+    x.sink_parts = (double *)(void *)(at += delta_bytes(q));
+    x.slots = (double *)(void *)(at += sink_bytes(q));
+    x.workspace = at + flex__sums_bytes(p);
+    return x;
 }
 
 err flex_backward(const flex_plan *p, dev *d, flex_io *io) {
     const flex_problem *q = &p->p;
     if (p->reference) return flex_reference_backward(q, io);
     TRY(flex__check_io(q, io, 1));
-    if (p->row_tasks + p->col_tasks == 0) return ERR_OK;
+    TRY(flex__check_sinks(q));
+    if (p->row_tasks + p->col_tasks == 0 && !q->sinks && !p->sums.n_wanted) return ERR_OK;
     if (!io->workspace || (uintptr_t)io->workspace % 64)
         return err_set(ERR_USAGE,
                        "attention: backward needs a workspace of %zu bytes, aligned to 64",
                        flex_backward_workspace(p, dev_threads(d)));
-    bwd_run x = {.p = p, .io = io, .delta = io->workspace, .left.lock = PTHREAD_MUTEX_INITIALIZER};
-    x.workspace = (char *)io->workspace + delta_bytes(q);
-    int64_t chunks = (q->q_len + DELTA_ROWS - 1) / DELTA_ROWS;
-    TRY(pool_run(dev_pool(d), q->batch * q->q_heads * chunks, delta_task, &x));
-    TRY(pool_run(dev_pool(d), p->row_tasks + p->col_tasks, backward_task, &x));
+    bwd_run x = start_run(p, io);
+    TRY(flex__sums_clear(p, d, io, x.slots));
+    TRY(pool_run(dev_pool(d), q->batch * q->q_heads * delta_chunks(q), delta_task, &x));
+    add_sinks(&x);
+    TRY(pool_run(dev_pool(d), p->sums.slots + p->col_tasks, backward_task, &x));
+    TRY(flex__sums_finish(p, d, io, x.slots));
     flex__tell_left(&x.left, io);
-    return ERR_OK;
+    return flex__scores_tell(&x.bad, &x.steep);
 }

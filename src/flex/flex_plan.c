@@ -4,6 +4,7 @@
  * Everything that depends on shapes alone is decided here, once; a run only walks. Tasks are sorted by cost, longest
  * first, so that threads end together; who runs which task changes no bit. Runs nothing itself. */
 #include "core/env.h"
+#include "flex/blockmask_lists.h"
 #include "flex/flex_private.h"
 #include "core/str.h"
 #include <math.h>
@@ -65,6 +66,7 @@ err flex__check_problem(const flex_problem *p) {
             (long long)(p->q_len > p->kv_len ? p->q_len : p->kv_len));
     TRY(check_tile("tile_q", p->tile_q));
     TRY(check_tile("tile_kv", p->tile_kv));
+    TRY(flex__check_score(p));
     if (!p->mask) return ERR_OK;
     if (!p->env)
         return err_set(ERR_USAGE, "attention: a mask is given without the values of its captures");
@@ -90,7 +92,13 @@ err flex__check_io(const flex_problem *p, const flex_io *io, int backward) {
     TRY(check_view("lse (which backward needs)", DT_F32, io->lse, DT_F32, nq));
     TRY(check_view("dq", DT_F32, io->dq.data, DT_F32, nq));
     TRY(check_view("dk", DT_F32, io->dk.data, DT_F32, nk));
-    return check_view("dv", DT_F32, io->dv.data, DT_F32, nk);
+    TRY(check_view("dv", DT_F32, io->dv.data, DT_F32, nk));
+    if (p->sinks) TRY(check_view("the gradient of the sinks", DT_F32, io->d_sinks, DT_F32, 1));
+    for (int c = 0; c < EXPR_MAX_CAPTURES; c++) {
+        if (p->score_grads >> c & 1)
+            TRY(check_view("a captured value's gradient", DT_F32, io->d_capture[c], DT_F32, 1));
+    }
+    return ERR_OK;
 }
 
 /* ---- tasks, longest first ---- */
@@ -158,28 +166,49 @@ static int64_t col_cost(const flex_plan *p, int64_t index) {
     return t.heads / apart * t.n * tiles * m->tile_q;
 }
 
-/* Both orders: rows alone for forward, rows and columns together for backward. */
-static err order_tasks(flex_plan *p, arena *a) {
-    size_t rows = (size_t)p->row_tasks, all = rows + (size_t)p->col_tasks;
+/* Cost of a slot of row tasks; a slot is a task where no captured gradient is wanted. */
+static int64_t slot_cost(const flex__sums *s, const int64_t *cost, int64_t slot) {
+    int64_t sum = 0;
+    if (!s->start) return cost[slot];
+    for (int64_t i = s->start[slot]; i < s->start[slot + 1]; i++) sum += cost[s->task[i]];
+    return sum;
+}
+
+/* Both orders: rows alone for forward, slots of rows and columns together for backward. */
+static err fill_orders(flex_plan *p, const int64_t *cost, costed *c, arena *a) {
+    size_t rows = (size_t)p->row_tasks, slots = (size_t)p->sums.slots,
+           all = slots + (size_t)p->col_tasks;
     int64_t *row_order, *all_order;
-    costed *c;
     TRY(arena_alloc_raw(a, rows, sizeof *row_order, &row_order));
     TRY(arena_alloc_raw(a, all, sizeof *all_order, &all_order));
-    TRY(mem_new(all + 1, sizeof *c, &c));
-    for (size_t i = 0; i < rows; i++) c[i] = (costed){row_cost(p, (int64_t)i), (int64_t)i};
+    for (size_t i = 0; i < rows; i++) c[i] = (costed){cost[i], (int64_t)i};
     qsort(c, rows, sizeof *c, by_cost);
-    for (size_t i = 0; i < rows; i++) {
-        row_order[i] = c[i].index;
-        c[i].cost *= WEIGHT_DQ;
-    }
-    for (size_t i = rows; i < all; i++)
-        c[i] = (costed){WEIGHT_DKV * col_cost(p, (int64_t)(i - rows)), (int64_t)i};
+    for (size_t i = 0; i < rows; i++) row_order[i] = c[i].index;
+    for (size_t i = 0; i < slots; i++)
+        c[i] = (costed){WEIGHT_DQ * slot_cost(&p->sums, cost, (int64_t)i), (int64_t)i};
+    for (size_t i = slots; i < all; i++)
+        c[i] = (costed){WEIGHT_DKV * col_cost(p, (int64_t)(i - slots)), (int64_t)i};
     qsort(c, all, sizeof *c, by_cost);
     for (size_t i = 0; i < all; i++) all_order[i] = c[i].index;
-    mem_free(c);
     p->row_order = row_order;
     p->all_order = all_order;
     return ERR_OK;
+}
+
+static err order_tasks(flex_plan *p, arena *a) {
+    size_t rows = (size_t)p->row_tasks;
+    int64_t *cost = NULL;
+    costed *c = NULL;
+    err e = ERR_OK;
+    TRY_GOTO(mem_new(rows + 1, sizeof *cost, &cost), done);
+    TRY_GOTO(mem_new(rows + (size_t)p->col_tasks + 1, sizeof *c, &c), done);
+    for (size_t i = 0; i < rows; i++) cost[i] = row_cost(p, (int64_t)i);
+    TRY_GOTO(flex__plan_sums(p, cost, a), done);
+    TRY_GOTO(fill_orders(p, cost, c, a), done);
+done:
+    mem_free(cost);
+    mem_free(c);
+    return e;
 }
 
 static double share_visited(const block_mask *m) {
@@ -203,6 +232,31 @@ static err choose_reference(int *on) {
     return err_set(ERR_USAGE, "PACELINE_REFERENCE is '%s'; it must be 0 or 1", text);
 }
 
+/* Given tiles are taken as they are, when they are of these tensors; else they are built from the expression. */
+static err make_mask(flex_plan *p, arena *a, dev *d) {
+    flex_problem *q = &p->p;
+    if (!q->blocks) {
+        const block_mask_args args = {q->mask,   q->env,    q->batch,   q->q_heads,    q->q_len,
+                                      q->kv_len, q->tile_q, q->tile_kv, q->mask_budget};
+        return blockmask_build(&p->mask, &args, a, d);
+    }
+    if (p->reference)
+        return err_set(ERR_USAGE,
+                       "PACELINE_REFERENCE is 1, and the plain definition knows expressions only, "
+                       "not given tiles; unset it or build the mask from its expression");
+    TRY(blockmask_fits(q->blocks, q->batch, q->q_heads, q->q_len, q->kv_len));
+    TRY(check_tile("the mask's tile of queries", q->blocks->tile_q));
+    TRY(check_tile("the mask's tile of keys", q->blocks->tile_kv));
+    if (q->blocks->partial && !q->mask)
+        return err_set(
+            ERR_USAGE,
+            "attention: %lld of the given tiles are partial; give the expression that decides their cells",
+            (long long)q->blocks->partial);
+    p->mask = *q->blocks;
+    q->tile_q = p->mask.tile_q, q->tile_kv = p->mask.tile_kv;
+    return ERR_OK;
+}
+
 err flex_plan_create(flex_plan **out, dev *d, const flex_problem *problem, arena *a) {
     flex_plan *p;
     TRY(flex__check_problem(problem));
@@ -214,9 +268,7 @@ err flex_plan_create(flex_plan **out, dev *d, const flex_problem *problem, arena
     if (!q->tile_q) q->tile_q = DEFAULT_TILE;
     if (!q->tile_kv) q->tile_kv = DEFAULT_TILE;
     p->ops = tileops_get(dev_get_isa(d));
-    const block_mask_args args = {q->mask,   q->env,    q->batch,   q->q_heads,    q->q_len,
-                                  q->kv_len, q->tile_q, q->tile_kv, q->mask_budget};
-    TRY(blockmask_build(&p->mask, &args, a, d));
+    TRY(make_mask(p, a, d));
     p->group = q->q_heads / q->kv_heads;
     p->share =
         flex__min(flex__min(p->group, MAX_SHARE), MAX_COLUMNS / flex__pad(q->tile_q, TILE_LANES));
@@ -227,6 +279,8 @@ err flex_plan_create(flex_plan **out, dev *d, const flex_problem *problem, arena
     p->col_tasks = q->batch * q->kv_heads * p->mask.kv_tiles;
     if (q->mask) p->mask_scratch = expr_tile_scratch(q->mask, q->tile_q, q->tile_kv);
     p->visited = share_visited(&p->mask);
+    TRY(flex__plan_score(p, a));
+    TRY(flex__plan_leaves(p));
     TRY(order_tasks(p, a));
     *out = p;
     return ERR_OK;
@@ -239,21 +293,6 @@ double flex_plan_visited(const flex_plan *p) { return p->visited; }
 double flex_dense_bytes(const flex_plan *p) {
     const flex_problem *q = &p->p;
     return 4.0 * (double)q->batch * (double)q->q_heads * (double)q->q_len * (double)q->kv_len;
-}
-
-static err explain_mask(const block_mask *m, str *out) {
-    char a[32], b[32], c[32], d[32], bytes[24], peak[24];
-    TRY(str_printf(out, "mask: %s full, %s partial, %s empty tiles (%s left to counting)\n",
-                   str_thousands(m->full, a), str_thousands(m->partial, b),
-                   str_thousands(m->empty, c), str_thousands(m->undecided, d)));
-    TRY(str_printf(
-        out,
-        "  stored for %lld batch and %lld head entries as runs: %s, %s while building, %.3f ms\n",
-        (long long)m->batch, (long long)m->heads, str_bytes((double)m->bytes, bytes),
-        str_bytes((double)m->peak_bytes, peak), m->build_ms));
-    return str_printf(out, "  rows that see nothing: %s; loads outside an array: %s\n",
-                      m->no_empty_row ? "none" : "some",
-                      m->may_leave ? "not ruled out, guarded" : "none");
 }
 
 err flex_plan_explain(const flex_plan *p, str *out) {
@@ -275,8 +314,9 @@ err flex_plan_explain(const flex_plan *p, str *out) {
     TRY(str_printf(
         out,
         "  %lld query heads of a group side by side; %lld forward tasks, %lld backward tasks, longest first\n",
-        (long long)p->share, (long long)p->row_tasks, (long long)(p->row_tasks + p->col_tasks)));
-    TRY(explain_mask(&p->mask, out));
+        (long long)p->share, (long long)p->row_tasks, (long long)(p->sums.slots + p->col_tasks)));
+    TRY(blockmask_explain(&p->mask, out));
+    TRY(flex__explain_score(p, out));
     TRY(str_printf(out, "share of cells in visited tiles: %.4f\n", p->visited));
     TRY(str_printf(
         out,

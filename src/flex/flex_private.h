@@ -4,9 +4,22 @@
  * fixed by shapes, so results do not depend on threads. Private to src/flex. */
 #ifndef FLEX_FLEX_PRIVATE_H
 #define FLEX_FLEX_PRIVATE_H
+#include "expr/expr_score.h"
 #include "flex/flex.h"
 #include "flex/tileops.h"
 #include <pthread.h>
+
+/* How backward sums gradients of captured floats (flex_sums.c): slots of row tasks, each with sums of its own. */
+typedef struct flex__sums {
+    int wanted[EXPR_MAX_CAPTURES], n_wanted; /* captures */
+    int64_t elements[EXPR_MAX_CAPTURES];     /* by capture */
+    uint8_t direct
+        [EXPR_MAX_CAPTURES]; /* by capture: added to the result itself, which no other slot touches */
+    int64_t at[EXPR_MAX_CAPTURES]; /* by capture: first double in a slot's sums */
+    int64_t slot_elements;         /* doubles of one slot */
+    int64_t slots;                 /* row_tasks where nothing is wanted: a slot is a task */
+    const int64_t *start, *task;   /* [slots + 1], [row_tasks]; NULL where a slot is a task */
+} flex__sums;
 
 struct flex_plan {
     flex_problem p; /* scale, tiles and budget resolved */
@@ -17,18 +30,25 @@ struct flex_plan {
     int64_t shares; /* tasks per kv head: ceil(group / share) */
     int64_t row_tasks, col_tasks;
     const int64_t *row_order,
-        *all_order; /* longest first; all_order: rows, then row_tasks + columns, for backward */
+        *all_order; /* longest first; all_order: slots of rows, then slots + columns, for backward */
     size_t mask_scratch; /* expr_tile_scratch of the largest tile */
+    expr_grad *grad;     /* NULL: no score */
+    size_t score_scratch;
+    flex__sums sums;
     double visited;
     int reference; /* PACELINE_REFERENCE: runs go through the definition */
 };
 
-/* Reports of loads that left their array: the least cell wins, whichever thread finds it. */
+/* Reports of one kind of fault: the least cell wins, whichever thread finds it. */
 typedef struct flex__left {
     pthread_mutex_t lock;
     int found;
     int64_t cell[4];
+    float value, logit; /* of a score that is not finite */
 } flex__left;
+void flex__report(flex__left *f, const int64_t cell[4], float value, float logit);
+/* Whether a fault at this cell would be the first one so far. */
+int flex__is_first(flex__left *f, const int64_t cell[4]);
 
 MUST_CHECK err flex__check_problem(const flex_problem *p);
 MUST_CHECK err flex__check_io(const flex_problem *p, const flex_io *io, int backward);
@@ -78,6 +98,46 @@ void flex__mask_tile_t(const flex_plan *p, const flex__task *t, int64_t k0, int6
 void flex__pack_queries(const flex_plan *p, const flex_view *v, const flex__task *t, int64_t dim,
                         float *rows, float *panels);
 void flex__tell_left(const flex__left *left, flex_io *io);
+
+/* A score at work in one thread: lanes along q (rows are keys) or along kv. */
+typedef struct flex__scores {
+    const flex_plan *p;
+    expr_score *x;
+    int q_lanes;
+    flex__left *left, *bad, *steep; /* loads that left; scores and gradients that are not finite */
+    const expr_score_sums *sums;
+} flex__scores;
+typedef struct flex__score_tile {
+    expr_score_tile at;
+    float *s, *dp; /* [rows, ld]; dp in backward */
+    int64_t ld;
+    const uint8_t *mask; /* [rows, ldm], NULL: all visible */
+    int64_t ldm;
+} flex__score_tile;
+void flex__scores_open(flex__scores *f, expr_score_mode mode, void *scratch);
+/* s := score(scale * s). */
+void flex__scores_forward(flex__scores *f, const flex__score_tile *t);
+/* As tileops' grad_cols and grad_rows, through the score. lse, delta: per query, padded like columns. */
+void flex__scores_grad_cols(flex__scores *f, const flex__score_tile *t, int64_t cols,
+                            const float *lse, const float *delta);
+void flex__scores_grad_rows(flex__scores *f, const flex__score_tile *t, int64_t cols,
+                            const float *lse, const float *delta);
+/* ERR_NUMERIC for what was reported. */
+MUST_CHECK err flex__scores_tell(const flex__left *bad, const flex__left *steep);
+
+/* Of the problem: the score with its captures. Of the plan: its program with derivatives; loads proven to leave. */
+MUST_CHECK err flex__check_score(const flex_problem *p);
+MUST_CHECK err flex__plan_score(flex_plan *p, arena *a);
+MUST_CHECK err flex__plan_leaves(const flex_plan *p);
+MUST_CHECK err flex__explain_score(const flex_plan *p, str *out);
+/* Slots for the wanted captures; after tasks and their costs are known. */
+MUST_CHECK err flex__plan_sums(flex_plan *p, const int64_t *row_cost, arena *a);
+size_t flex__sums_bytes(const flex_plan *p);
+/* Before the run: zeros. Of one slot: where its gradients go. After: the sums over slots, in order. */
+MUST_CHECK err flex__sums_clear(const flex_plan *p, dev *d, const flex_io *io, double *slots);
+expr_score_sums flex__sums_of(const flex_plan *p, const flex_io *io, double *slots, int64_t slot);
+MUST_CHECK err flex__sums_finish(const flex_plan *p, dev *d, const flex_io *io, double *slots);
+MUST_CHECK err flex__check_sinks(const flex_problem *p);
 
 /* Cuts 64-aligned pieces off a block; with base NULL it only counts. */
 typedef struct flex__carver {

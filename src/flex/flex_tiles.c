@@ -56,17 +56,7 @@ static void report_left(const flex_plan *p, int64_t b, int64_t h, int64_t q0, in
             int flag = 0;
             (void)expr_eval_mask(p->p.mask, p->p.env, b, h, q0 + i, k0 + j, &flag);
             if (!flag) continue;
-            const int64_t cell[4] = {b, h, q0 + i, k0 + j};
-            pthread_mutex_lock(&left->lock);
-            int less = !left->found;
-            for (int c = 0; c < 4 && !less; c++) {
-                if (cell[c] == left->cell[c]) continue;
-                less = cell[c] < left->cell[c];
-                break;
-            }
-            if (less) memcpy(left->cell, cell, sizeof cell);
-            left->found = 1;
-            pthread_mutex_unlock(&left->lock);
+            flex__report(left, (const int64_t[4]){b, h, q0 + i, k0 + j}, 0.0f, 0.0f);
             return;
         }
     }

@@ -82,3 +82,11 @@ err live_run_close(live_run *x, err e) {
     mem_free(x);
     return e;
 }
+
+void live_run_drop(live_run *x) {
+    char text[2048];
+    if (!x) return;
+    snprintf(text, sizeof text, "%s", err_text());
+    err e = live_run_close(x, err_set(ERR_STOPPED, "closed before its first update"));
+    (void)err_set(e, "%s", text);
+}

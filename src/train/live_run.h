@@ -14,5 +14,7 @@ live_record *live_run_begin(live_run *x);
 void live_run_end(live_run *x, int at_once);
 /* The run's last word (live_finish) and the end of its log file; frees x. Returns e with its text; NULL is fine. */
 err live_run_close(live_run *x, err e);
+/* The same for a run that was opened and never run; err_text() stays as it is. */
+void live_run_drop(live_run *x);
 
 #endif

@@ -232,6 +232,8 @@ err train__begin_drafter(train *t, train_drafter *d) {
                                 .update = d->at.update,
                                 .updates = d->at.updates,
                                 .loss = NAN,
+                                .tokens_per_second = NAN,
+                                .seconds_left = NAN,
                                 .tau = d->at.tau};
     /* The run may have ended between its last checkpoint and what follows from it. */
     return d->found[0] ? publish(d) : ERR_OK;

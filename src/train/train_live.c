@@ -135,7 +135,7 @@ static void on_tick(void *ctx) {
 static void on_stall(void *ctx, const char *report) {
     train *t = ctx;
     const train_role watcher = {.name = "watchdog"};
-    log_error("%s", report);
+    log_lines(LOG_ERROR, report);
     train__fail(t, NULL, &watcher,
                 err_set(ERR_INTERNAL, "%.*s; log.txt of the run has every role's place and stack",
                         (int)strcspn(report, "\n"), report));

@@ -244,7 +244,7 @@ err train_open(train **out, const recipe *r, const train_options *opt) {
 
 void train_close(train *t) {
     if (!t || t->abandoned) return;
-    if (live_run_close(t->live, ERR_OK)) err_clear();
+    live_run_drop(t->live);
     heart_destroy(t->heart);
     feed_free(t->feed);
     features_close(t->store);

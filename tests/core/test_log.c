@@ -137,6 +137,11 @@ static void levels(void **state) {
     assert_int_equal(l.n, 1);
     assert_int_equal(l.last, LOG_WARN);
     assert_string_equal(l.text, "disk 90% full");
+    log_lines(LOG_INFO, "below\nthe level");
+    assert_int_equal(l.n, 1);
+    log_lines(LOG_WARN, "one\n\ntwo\nthree");
+    assert_int_equal(l.n, 4);
+    assert_string_equal(l.text, "three");
     log_error("yes");
     assert_int_equal(l.last, LOG_ERROR);
     log_set_level(LOG_INFO);

@@ -5,16 +5,21 @@
 #ifndef TESTS_FLEX_ATTN_CASE_H
 #define TESTS_FLEX_ATTN_CASE_H
 #include "attn_masks.h"
+#include "attn_scores.h"
 #include "flex/flex.h"
 #include "support/says.h"
 
 typedef struct attn_result {
     float *o, *lse, *dq, *dk, *dv;
+    float *learned,
+        *d_sinks; /* gradients of the score's float captures, one after the other; of the sinks */
 } attn_result;
 
 typedef struct attn_case {
     flex_problem p;
     attn_mask mask;
+    attn_score score; /* after attn_case_score */
+    float *sinks;
     void *q, *k, *v; /* contiguous, of p.type */
     float *d_o, *d_lse;
     int64_t nq, nk; /* rows: B*Hq*L, B*Hkv*S */
@@ -31,6 +36,7 @@ static inline void *attn_tensor(dtype type, int64_t n, uint64_t seed, uint64_t s
 }
 /* p: shapes, type, tiles; lengths are replaced by the mask's. */
 static inline void attn_case_make(attn_case *c, const flex_problem *p, int kind, uint64_t seed) {
+    memset(c, 0, sizeof *c);
     c->p = *p;
     attn_mask_make(&c->mask, kind, p->batch, p->q_len, p->kv_len, seed);
     c->p.q_len = c->mask.q_len, c->p.kv_len = c->mask.kv_len;
@@ -42,17 +48,28 @@ static inline void attn_case_make(attn_case *c, const flex_problem *p, int kind,
     c->d_o = numbers_new(c->nq * p->v_dim, seed, 4, 1.0f);
     c->d_lse = numbers_new(c->nq, seed, 5, 1.0f);
 }
+/* Adds a score of a kind, and sinks. */
+static inline void attn_case_score(attn_case *c, int kind, int sinks, uint64_t seed) {
+    attn_score_make(&c->score, kind, c->p.batch, c->p.q_heads, c->p.q_len, c->p.kv_len, seed);
+    c->p.score = c->score.e, c->p.score_env = &c->score.env;
+    c->p.score_grads = c->score.wanted;
+    if (sinks) c->sinks = numbers_new(c->p.q_heads, seed, 6, 1.0f);
+    c->p.sinks = c->sinks;
+}
 static inline void attn_case_free(attn_case *c) {
-    free(c->q), free(c->k), free(c->v), free(c->d_o), free(c->d_lse);
+    free(c->q), free(c->k), free(c->v), free(c->d_o), free(c->d_lse), free(c->sinks);
     attn_mask_free(&c->mask);
+    attn_score_free(&c->score);
 }
 static inline attn_result attn_result_new(const attn_case *c) {
     return (attn_result){numbers_poisoned(c->nq * c->p.v_dim), numbers_poisoned(c->nq),
-                         numbers_poisoned(c->nq * c->p.dim), numbers_poisoned(c->nk * c->p.dim),
-                         numbers_poisoned(c->nk * c->p.v_dim)};
+                         numbers_poisoned(c->nq * c->p.dim),   numbers_poisoned(c->nk * c->p.dim),
+                         numbers_poisoned(c->nk * c->p.v_dim), numbers_poisoned(c->score.n_learned),
+                         numbers_poisoned(c->p.q_heads)};
 }
 static inline void attn_result_free(attn_result *r) {
     free(r->o), free(r->lse), free(r->dq), free(r->dk), free(r->dv);
+    free(r->learned), free(r->d_sinks);
 }
 
 static inline flex_view attn_view(dtype type, const void *data, int64_t heads, int64_t len,
@@ -64,16 +81,20 @@ static inline flex_out attn_out(float *data, int64_t heads, int64_t len, int64_t
 }
 static inline flex_io attn_io(const attn_case *c, attn_result *r) {
     const flex_problem *p = &c->p;
-    return (flex_io){.q = attn_view(p->type, c->q, p->q_heads, p->q_len, p->dim),
-                     .k = attn_view(p->type, c->k, p->kv_heads, p->kv_len, p->dim),
-                     .v = attn_view(p->type, c->v, p->kv_heads, p->kv_len, p->v_dim),
-                     .o = attn_out(r->o, p->q_heads, p->q_len, p->v_dim),
-                     .lse = r->lse,
-                     .d_o = attn_view(DT_F32, c->d_o, p->q_heads, p->q_len, p->v_dim),
-                     .d_lse = c->d_lse,
-                     .dq = attn_out(r->dq, p->q_heads, p->q_len, p->dim),
-                     .dk = attn_out(r->dk, p->kv_heads, p->kv_len, p->dim),
-                     .dv = attn_out(r->dv, p->kv_heads, p->kv_len, p->v_dim)};
+    flex_io io = {.q = attn_view(p->type, c->q, p->q_heads, p->q_len, p->dim),
+                  .k = attn_view(p->type, c->k, p->kv_heads, p->kv_len, p->dim),
+                  .v = attn_view(p->type, c->v, p->kv_heads, p->kv_len, p->v_dim),
+                  .o = attn_out(r->o, p->q_heads, p->q_len, p->v_dim),
+                  .lse = r->lse,
+                  .d_o = attn_view(DT_F32, c->d_o, p->q_heads, p->q_len, p->v_dim),
+                  .d_lse = c->d_lse,
+                  .dq = attn_out(r->dq, p->q_heads, p->q_len, p->dim),
+                  .dk = attn_out(r->dk, p->kv_heads, p->kv_len, p->dim),
+                  .dv = attn_out(r->dv, p->kv_heads, p->kv_len, p->v_dim),
+                  .d_sinks = r->d_sinks};
+    float *at = r->learned;
+    for (int i = 0; i < c->score.n; at += c->score.elements[i++]) io.d_capture[i] = at;
+    return io;
 }
 static inline void *attn_workspace(const flex_plan *plan, dev *d) {
     size_t f = flex_forward_workspace(plan, dev_threads(d)),

@@ -16,7 +16,8 @@
 #include <unistd.h>
 #include "support/files.h"
 #include "support/says.h"
-#include "train/live.h"
+#include "core/log.h"
+#include "train/live_run.h"
 
 static files_dir dir;
 static live_record *r, *back;
@@ -246,6 +247,78 @@ static void a_reader_never_sees_half_a_record(void **state) {
     assert_true(read > 0);
 }
 
+/* ---- the run's own side ---- */
+
+enum { FILLERS = 4 };
+typedef struct filler {
+    live_run *x;
+    int id;
+    pthread_t thread;
+} filler;
+
+static void *fills(void *ctx) {
+    filler *f = ctx;
+    for (int64_t i = 1; i <= 200; i++) {
+        live_record *rec = live_run_begin(f->x);
+        rec->n_drafters = FILLERS;
+        rec->drafters[f->id].update = i;
+        rec->drafters[f->id].updates = 200;
+        live_run_end(f->x, i == 200);
+        log_file_line(LOG_INFO, "filler %d at %d", f->id, (int)i);
+    }
+    return NULL;
+}
+
+static void expect_last(const char *how, const char *text) {
+    live_end e;
+    int found;
+    assert_ok(live_read(dir.path, back, &found));
+    assert_int_equal(found, 0);
+    assert_ok(live_read_end(dir.path, &e, &found));
+    assert_int_equal(found, 1);
+    assert_string_equal(e.how, how);
+    assert_string_equal(e.text, text);
+}
+
+static void a_run_keeps_its_record_and_its_log(void **state) {
+    (void)state;
+    live_run *x;
+    filler f[FILLERS];
+    int found;
+    char *text;
+    size_t n;
+    assert_ok(live_run_open(&x, dir.path, getppid()));
+    assert_ok(live_read(dir.path, back, &found));
+    assert_true(found && live_is_running(back));
+    assert_string_equal(back->state, "preparing");
+    assert_int_equal(back->supervisor.pid, getppid());
+    for (int i = 0; i < FILLERS; i++) {
+        f[i] = (filler){.x = x, .id = i};
+        assert_int_equal(pthread_create(&f[i].thread, NULL, fills, &f[i]), 0);
+    }
+    for (int i = 0; i < FILLERS; i++) pthread_join(f[i].thread, NULL);
+    assert_ok(live_read(dir.path, back, &found));
+    for (int i = 0; i < FILLERS; i++) assert_int_equal(back->drafters[i].update, 200);
+    assert_says(live_run_close(x, err_set(ERR_IO, "the disk")), ERR_IO, "the disk");
+    expect_last("failed", "the disk");
+    assert_ok(file_read(files_at(&dir, "log.txt"), &text, &n));
+    assert_non_null(strstr(text, " begins in "));
+    assert_non_null(strstr(text, "filler 3 at 200\n"));
+    assert_non_null(strstr(text, "error: the run ends: the disk\n"));
+    free(text);
+    assert_ok(live_run_open(&x, dir.path, 0));
+    assert_ok(live_run_close(x, ERR_OK));
+    expect_last("finished", "");
+    assert_ok(live_run_open(&x, dir.path, 0));
+    const err why = err_set(ERR_RANGE, "what the caller was told");
+    live_run_drop(x);
+    assert_string_equal(err_text(), "what the caller was told");
+    assert_int_equal(why, ERR_RANGE);
+    expect_last("stopped", "closed before its first update");
+    assert_int_equal(live_run_close(NULL, ERR_OK), ERR_OK);
+    live_run_drop(NULL);
+}
+
 int main(void) {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(what_is_written_is_read_back),
@@ -253,6 +326,7 @@ int main(void) {
         cmocka_unit_test(only_that_very_process_is_running),
         cmocka_unit_test(an_end_is_kept),
         cmocka_unit_test(a_reader_never_sees_half_a_record),
+        cmocka_unit_test(a_run_keeps_its_record_and_its_log),
     };
     return cmocka_run_group_tests(tests, begin, end);
 }
