@@ -110,7 +110,7 @@ $(BUILD)/flags: FORCE
 $(BUILD)/obj/%.o: %.c $(BUILD)/flags
 	@mkdir -p $(@D)
 	$(call short,cc  )
-	$(Q)$(CC) $(CFLAGS_ALL) $(if $(filter tests/%,$<),-Itests) $(call isa_flags,$<) -MMD -MP -c $< -o $@
+	$(Q)$(CC) $(CFLAGS_ALL) $(if $(filter tests/% bench/%,$<),-Itests) $(call isa_flags,$<) -MMD -MP -c $< -o $@
 
 define folder_rules
 $(BUILD)/lib/lib$1.a: $(patsubst %.c,$(BUILD)/obj/%.o,$(wildcard src/$1/*.c))
@@ -138,7 +138,7 @@ $(BUILD)/paceline: $(BUILD)/obj/src/cli/main.o $(call archives,cli)
 	$(call short,link)
 	$(Q)$(CC) $(LDFLAGS_ALL) $(lazy) -o $@ $^ $(LIBS)
 
-$(BUILD)/bench/%: $(BUILD)/obj/bench/%.o $(call archives,api)
+$(BUILD)/bench/%: $(BUILD)/obj/bench/%.o $(support_lib) $(call archives,api)
 	@mkdir -p $(@D)
 	$(call short,link)
 	$(Q)$(CC) $(LDFLAGS_ALL) -o $@ $^ $(LIBS)

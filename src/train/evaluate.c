@@ -29,7 +29,9 @@ err evaluate_prepare(evaluate_set *out, const data_set *held, const target *t, i
     return ERR_OK;
 }
 
-static int64_t batch_of(const evaluate_set *s) { return s->n < EVALUATE_BATCH ? s->n : EVALUATE_BATCH; }
+static int64_t batch_of(const evaluate_set *s) {
+    return s->n < EVALUATE_BATCH ? s->n : EVALUATE_BATCH;
+}
 
 /* With a block to spare, so that the last rounds draft whole blocks like all others. */
 static int64_t room(const evaluate_set *s, const target *t, int64_t block_size) {
@@ -85,7 +87,8 @@ err evaluate_run(const evaluate_set *s, dev *d, const target *t, const drafter_l
     err e = decode_create(&b, d, &cfg);
     for (int64_t i = 0; !e && i < s->n; i += EVALUATE_BATCH) {
         if (beat) e = beat(ctx);
-        if (!e) e = one_batch(s, b, i, s->n - i < EVALUATE_BATCH ? s->n - i : EVALUATE_BATCH, stats);
+        if (!e)
+            e = one_batch(s, b, i, s->n - i < EVALUATE_BATCH ? s->n - i : EVALUATE_BATCH, stats);
     }
     if (b) decode_free(b);
     drafter_free(dr);

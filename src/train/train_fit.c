@@ -110,8 +110,7 @@ static int less_ranks(const train *t, offer *o) {
     return 1;
 }
 static int less_features(const train *t, offer *o) {
-    (void)t;
-    if (!o->z.features) return 0;
+    if (!o->z.features || t->from_update) return 0;
     o->z.features = 0;
     return 1;
 }
@@ -129,10 +128,10 @@ typedef struct step_down {
     int (*less)(const train *t, offer *o);
     int memory, disk; /* what it helps */
 } step_down;
-/* In the order in which they are offered: first those that change no result. */
+/* In the order in which they are offered: first those that change no result (ring, targets, keep). */
 static const step_down steps[] = {
-    {less_ring, 1, 0},   {less_targets, 1, 0}, {less_features, 0, 1}, {less_keep, 0, 1},
-    {less_tokens, 1, 0}, {less_anchors, 1, 0}, {less_ranks, 1, 0},    {less_drafters, 1, 1},
+    {less_ring, 1, 0},   {less_targets, 1, 0}, {less_keep, 0, 1},  {less_features, 0, 1},
+    {less_tokens, 1, 0}, {less_anchors, 1, 0}, {less_ranks, 1, 0}, {less_drafters, 1, 1},
 };
 enum { STEPS = sizeof steps / sizeof *steps };
 

@@ -14,6 +14,7 @@
 #include <fcntl.h>
 #include <math.h>
 #include <stdio.h>
+#include <stdlib.h>
 #include <string.h>
 #include <unistd.h>
 
@@ -75,24 +76,35 @@ static err take_rows(train *t, sample *s, int64_t limit, int rows) {
 /* ---- timing ---- */
 
 typedef struct timing {
-    double seconds, flops, tokens;
+    double flops_per_second,
+        tokens_per_second; /* of the row in the middle: what disturbs one does not count */
 } timing;
 
-/* once(ctx, i) does row i and tells its FLOP. */
+static int by_value(const void *a, const void *b) {
+    const double x = *(const double *)a, y = *(const double *)b;
+    return (x > y) - (x < y);
+}
+
+/* once(ctx, row) does a row and tells its FLOP. */
 static err time_rows(const sample *s, err (*once)(void *ctx, const data_row *r, double *flops),
                      void *ctx, timing *out) {
-    *out = (timing){0};
-    for (int i = 0; out->seconds < s->seconds && i < 8 * ROWS; i++) {
+    double rate[8 * ROWS], all_flops = 0, all_tokens = 0, used = 0;
+    int n = 0;
+    for (int i = 0; used < s->seconds && i < 8 * ROWS; i++) {
         const data_row *r = &s->row[i % s->n];
         double flops = 0;
         const double start = clock_seconds();
         TRY(once(ctx, r, &flops));
-        const double took = clock_seconds() - start;
+        const double took = clock_seconds() - start + 1e-9;
         if (i == 0 && took < s->seconds) continue; /* it warmed what the next ones use */
-        out->seconds += took;
-        out->flops += flops;
-        out->tokens += (double)r->n;
+        used += took;
+        rate[n++] = flops / took;
+        all_flops += flops;
+        all_tokens += (double)r->n;
     }
+    qsort(rate, (size_t)n, sizeof *rate, by_value);
+    out->flops_per_second = rate[n / 2];
+    out->tokens_per_second = rate[n / 2] * all_tokens / all_flops;
     return ERR_OK;
 }
 
@@ -138,8 +150,8 @@ static err time_target(train *t, dev *d, const sample *s, float *taps, train_rat
     TRY(arena_create(&k.work, "measurement", 0));
     err e = time_rows(s, target_row_once, &k, &time);
     arena_destroy(k.work);
-    out->target_flops_per_second = time.flops / time.seconds;
-    out->target_tokens_per_second = time.tokens / time.seconds;
+    out->target_flops_per_second = time.flops_per_second;
+    out->target_tokens_per_second = time.tokens_per_second;
     return e;
 }
 
@@ -202,8 +214,8 @@ static err measure_drafter(role *k, const sample *s, int brief, train_rates_draf
     labels_decay(recipe_real(k->drafter->r, RECIPE_loss_gamma), l->cfg.block_size, k->step.decay);
     err e = time_rows(s, drafter_row_once, k, &time);
     arena_destroy(rows);
-    out->flops_per_second = time.flops / time.seconds;
-    out->tokens_per_second = time.tokens / time.seconds;
+    out->flops_per_second = time.flops_per_second;
+    out->tokens_per_second = time.tokens_per_second;
     if (e || brief) return e;
     TRY(time_update(k, out));
     return time_evaluation(k, out);
