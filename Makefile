@@ -112,6 +112,9 @@ $(BUILD)/obj/%.o: %.c $(BUILD)/flags
 	$(call short,cc  )
 	$(Q)$(CC) $(CFLAGS_ALL) $(if $(filter tests/% bench/%,$<),-Itests) $(call isa_flags,$<) -MMD -MP -c $< -o $@
 
+# Device kernels are embedded as text by src/FOLDER/FOLDER_kernels.c, which the compiler's list of headers cannot know.
+$(foreach f,$(present),$(eval $(BUILD)/obj/src/$f/$f_kernels.o: $(wildcard src/$f/kernels/*)))
+
 define folder_rules
 $(BUILD)/lib/lib$1.a: $(patsubst %.c,$(BUILD)/obj/%.o,$(wildcard src/$1/*.c))
 	@mkdir -p $$(@D)

@@ -20,6 +20,8 @@
 
 static const arg_spec train_spec[] = {
     {"--fresh", ARG_FLAG, NULL, "start anew: checkpoints in the run folder are removed first"},
+    {"--allow-change", ARG_FLAG, NULL,
+     "go on although recipe or rows differ from what the run began with"},
     {"--quiet", ARG_FLAG, NULL, "no progress line"},
     {"--supervise", ARG_INT, "N", "start it again after a crash, up to N times"},
     {"--supervisor", ARG_INT, "PID", "set by --supervise for the process that trains"},
@@ -85,6 +87,7 @@ static err train_here(const args *a, const recipe *r, int64_t supervisor, int *a
     str text = {0};
     const train_options opt = {.fresh = args_has(a, "--fresh"),
                                .quiet = args_has(a, "--quiet"),
+                               .allow_change = args_has(a, "--allow-change"),
                                .stop = &stop_flag,
                                .supervisor = supervisor};
     catch_signals();

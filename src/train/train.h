@@ -77,6 +77,7 @@ typedef struct train_options {
     int fresh;
     int plan_only;
     int quiet;
+    int allow_change; /* a resumed run may go on with another recipe or other rows, as far as its drafters keep their shape */
     int64_t supervisor; /* process that starts this one again after a crash; 0: none */
     /* Called by every role at each phase it begins, on the role's thread; an error it returns is that role's failure. For
      * watching a run from outside and for tests that slow, stop or break a role; NULL: nobody watches. */
