@@ -116,7 +116,7 @@ $(BUILD)/flags: FORCE
 $(BUILD)/obj/%.o: %.c $(BUILD)/flags
 	@mkdir -p $(@D)
 	$(call short,cc  )
-	$(Q)$(CC) $(CFLAGS_ALL) $(if $(filter tests/%,$<),-Itests) $(call isa_flags,$<) -MMD -MP -c $< -o $@
+	$(Q)$(CC) $(CFLAGS_ALL) $(if $(filter tests/% bench/%,$<),-Itests) $(call isa_flags,$<) -MMD -MP -c $< -o $@
 
 # Device kernels are embedded as text by src/FOLDER/FOLDER_kernels.c, which the compiler's list of headers cannot know.
 $(foreach f,$(present),$(eval $(BUILD)/obj/src/$f/$f_kernels.o: $(wildcard src/$f/kernels/*)))
@@ -167,7 +167,7 @@ $(BUILD)/lib/libpaceline.a: $(api_archives)
 	$(Q)$(OBJCOPY) --localize-hidden $(BUILD)/obj/libpaceline.o
 	$(Q)$(AR) rcs $@ $(BUILD)/obj/libpaceline.o
 
-$(BUILD)/bench/%: $(BUILD)/obj/bench/%.o $(call archives,api)
+$(BUILD)/bench/%: $(BUILD)/obj/bench/%.o $(support_lib) $(call archives,api)
 	@mkdir -p $(@D)
 	$(call short,link)
 	$(Q)$(CC) $(LDFLAGS_ALL) -o $@ $^ $(LIBS)
