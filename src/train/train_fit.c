@@ -20,7 +20,8 @@ void train__look_at_room(train *t) {
     limits_memory m;
     limits_get_memory("", &m);
     size_t room = m.room > 0 ? (size_t)m.room : 0;
-    if (t->opt.memory_limit && (!room || t->opt.memory_limit < room)) room = t->opt.memory_limit;
+    const size_t limit = t->opt.memory_limit;
+    if (limit && (t->opt.plan_only || !room || limit < room)) room = limit;
     t->plan.memory_room = room;
 }
 
