@@ -255,7 +255,7 @@ static void show(const counts *c, uint64_t seed) {
                   (long long)c->sure_inside, (long long)c->loose_inside);
     print_message(
         "proofs over %lld domains: all loads inside %lld, one outside %lld, 32 bits enough %lld, "
-        "not by batch %lld, not by head %lld\n",
+        "not by batch %lld, not by head %lld, by q - kv alone %lld\n",
         (long long)c->domains, (long long)c->all_inside, (long long)c->outside, (long long)c->fits,
         (long long)c->no_batch, (long long)c->no_head, (long long)c->diagonal);
     print_message("operations:");
