@@ -150,3 +150,21 @@ err attend_in_load(attend_in *in, const args *a, const st_file *file, int backwa
                        safetensors_path(file));
     return random ? load_random(in, a, backward, mem) : load_file(in, file, mem);
 }
+
+err attend_in_sinks(const attend_in *in, const st_file *file, const char *name, arena *mem,
+                    float **out) {
+    *out = NULL;
+    if (!name) return ERR_OK;
+    if (!file) return err_set(ERR_USAGE, "--sinks %s needs --in with that tensor", name);
+    const tensor *t = safetensors_find(file, name);
+    if (!t)
+        return err_set(ERR_SHAPE, "%s: tensor '%s', which --sinks names, is missing",
+                       safetensors_path(file), name);
+    if (!dtype_is_float(t->type))
+        return err_set(ERR_SHAPE, "%s: tensor '%s' is %s; sinks are floats", safetensors_path(file),
+                       name, dtype_name(t->type));
+    TRY(expect(file, t, 1, &in->q_heads));
+    TRY(arena_alloc(mem, (size_t)in->q_heads, sizeof(float), out));
+    dtype_to_f32(t->type, t->data, *out, (size_t)in->q_heads);
+    return ERR_OK;
+}

@@ -20,6 +20,9 @@ typedef struct attend_in {
  * Memory from a. backward 1 with --random also draws do. */
 MUST_CHECK err attend_in_load(attend_in *in, const args *a, const st_file *file, int backward,
                               arena *mem);
+/* The tensor of the file that holds a sink for every query head, NULL without a name; copied as F32. Memory from mem. */
+MUST_CHECK err attend_in_sinks(const attend_in *in, const st_file *file, const char *name,
+                               arena *mem, float **out);
 /* A contiguous [B, heads, rows, dim] view. */
 flex_view attend_in_view(dtype type, const void *data, int64_t heads, int64_t rows, int64_t dim);
 

@@ -33,7 +33,7 @@ static double element(const flex_view *v, int64_t at) {
 typedef struct weights {
     const flex_problem *p;
     const flex_io *io;
-    const captures *c;
+    const captures *c, *score;
     int64_t head, kv_head, step, cols;
     double scale;
     double *q, *sum;  /* [dim]; [cols] of the present line of cells */
@@ -46,8 +46,8 @@ static void add_cells(weights *w, int64_t row, int64_t from, int64_t n) {
     const flex_view *k = &w->io->k;
     double lse = (double)w->io->lse[w->head * w->p->q_len + row];
     int flag = 0;
-    if (w->c->mask)
-        expr_tile_mask(w->c->mask, &w->c->env, 0, w->head, row, 1, from, n, w->visible, n,
+    if (w->c->program)
+        expr_tile_mask(w->c->program, &w->c->env, 0, w->head, row, 1, from, n, w->visible, n,
                        w->scratch, &flag);
     else
         memset(w->visible, 1, (size_t)n);
@@ -56,7 +56,11 @@ static void add_cells(weights *w, int64_t row, int64_t from, int64_t n) {
         double dot = 0;
         if (!w->visible[j]) continue;
         for (int64_t d = 0; d < w->p->dim; d++) dot += w->q[d] * element(k, at + d);
-        w->sum[(from + j) / w->step] += exp(w->scale * dot - lse);
+        dot *= w->scale;
+        if (w->score->program)
+            dot = (double)expr_eval_score(w->score->program, &w->score->env, 0, w->head, row,
+                                          from + j, (float)dot, &flag);
+        w->sum[(from + j) / w->step] += exp(dot - lse);
         w->seen[(from + j) / w->step]++;
     }
 }
@@ -88,7 +92,11 @@ static err caption(const weights *w, str *out) {
     char n[2][32];
     TRY(str_printf(out, "attention weights, batch 0, head %lld of %lld\n", (long long)w->head,
                    (long long)w->p->q_heads));
-    if (w->c->mask) TRY(mask_picture_caption(w->c, out));
+    if (w->c->program) TRY(mask_picture_caption(w->c, out));
+    if (w->score->program) {
+        TRY(str_printf(out, "score "));
+        TRY(mask_picture_caption(w->score, out));
+    }
     TRY(str_printf(out, "%s queries x %s keys\n", str_thousands(w->p->q_len, n[0]),
                    str_thousands(w->p->kv_len, n[1])));
     if (w->step == 1) return str_printf(out, "one square is one weight; colours by its logarithm");
@@ -98,15 +106,16 @@ static err caption(const weights *w, str *out) {
                       (long long)w->step, (long long)w->step);
 }
 
-err attend_picture_png(const flex_problem *p, const flex_io *io, const captures *c, int64_t head,
-                       const char *path, arena *mem) {
+err attend_picture_png(const flex_problem *p, const flex_io *io, const captures *c,
+                       const captures *score, int64_t head, const char *path, arena *mem) {
     int64_t most = p->q_len > p->kv_len ? p->q_len : p->kv_len,
             step = most > ATTEND_PICTURE_CELLS
                        ? (most + ATTEND_PICTURE_CELLS - 1) / ATTEND_PICTURE_CELLS
                        : 1;
     int64_t rows = (p->q_len + step - 1) / step, cols = (p->kv_len + step - 1) / step;
     static const tile_map_key hidden = {TILE_MAP_HIDDEN, "hidden"};
-    weights w = {.p = p, .io = io, .c = c, .head = head, .step = step, .cols = cols};
+    weights w = {
+        .p = p, .io = io, .c = c, .score = score, .head = head, .step = step, .cols = cols};
     uint8_t *cell;
     str text = {0};
     err e;
@@ -117,7 +126,7 @@ err attend_picture_png(const flex_problem *p, const flex_io *io, const captures 
     TRY(arena_alloc(mem, (size_t)cols, sizeof *w.seen, &w.seen));
     TRY(arena_alloc(mem, CHUNK, 1, &w.visible));
     TRY(arena_alloc(mem, (size_t)(rows * cols), 1, &cell));
-    if (c->mask) TRY(arena_alloc(mem, expr_tile_scratch(c->mask, 1, CHUNK), 1, &w.scratch));
+    if (c->program) TRY(arena_alloc(mem, expr_tile_scratch(c->program, 1, CHUNK), 1, &w.scratch));
     fill(&w, cell);
     e = caption(&w, &text);
     if (!e)

@@ -11,8 +11,9 @@
 enum { ATTEND_PICTURE_CELLS = 1024 };
 /* Whether a picture of head can be made of this problem: asked before the work. */
 MUST_CHECK err attend_picture_check(const flex_problem *p, int64_t head);
-/* Of batch 0. c->mask NULL: everything visible. Memory from mem. */
+/* Of batch 0. c->program NULL: everything visible; score likewise: the logits as they are. Memory from mem. */
 MUST_CHECK err attend_picture_png(const flex_problem *p, const flex_io *io, const captures *c,
-                                  int64_t head, const char *path, arena *mem);
+                                  const captures *score, int64_t head, const char *path,
+                                  arena *mem);
 
 #endif

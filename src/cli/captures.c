@@ -1,4 +1,4 @@
-/* Captured values of a mask: see captures.h. A name is captured when it stands as an identifier in the
+/* Captured values of a mask or score: see captures.h. A name is captured when it stands as an identifier in the
  * text; --let wins over nothing: the same name in both places is refused, since either could be
  * meant. */
 #include "cli/captures.h"
@@ -30,7 +30,8 @@ static int find(const captures *c, const char *name, size_t len) {
 
 static err room(const captures *c) {
     if (c->n < EXPR_MAX_CAPTURES) return ERR_OK;
-    return err_set(ERR_RANGE, "the mask names more than %d captured values", EXPR_MAX_CAPTURES);
+    return err_set(ERR_RANGE, "one expression names more than %d captured values",
+                   EXPR_MAX_CAPTURES);
 }
 
 static int is_reserved(const char *name) {
@@ -63,7 +64,20 @@ static err add_array(captures *c, const tensor *t) {
     return ERR_OK;
 }
 
-static err add_scalar(captures *c, const char *text, const char *let) {
+/* ERR_USAGE when no text uses the name; *skip when only the other one does. */
+static err check_use(expr_role role, const char *text, const char *other, const char *name,
+                     const char *let, int *skip) {
+    *skip = !mentions(text, name);
+    if (!*skip || (other && mentions(other, name))) return ERR_OK;
+    if (other)
+        return err_set(ERR_USAGE, "--let %s: neither the mask nor the score uses `%s`", let, name);
+    return err_set(ERR_USAGE, "--let %s: the %s does not use `%s`", let,
+                   role == EXPR_MASK ? "mask" : "score", name);
+}
+
+static err add_scalar(captures *c, expr_role role, const char *text, const char *other,
+                      const char *let) {
+    int skip;
     const char *eq = strchr(let, '=');
     double real;
     int64_t whole;
@@ -77,8 +91,12 @@ static err add_scalar(captures *c, const char *text, const char *let) {
                 &c->copy[c->n])); /* holds the name: scalars have no data to copy */
     name = c->copy[c->n];
     memcpy(name, let, (size_t)(eq - let));
-    if (!mentions(text, name))
-        return err_set(ERR_USAGE, "--let %s: the mask does not use `%s`", let, name);
+    TRY(check_use(role, text, other, name, let, &skip));
+    if (skip) {
+        mem_free(name);
+        c->copy[c->n] = NULL;
+        return ERR_OK;
+    }
     c->decl[c->n].name = name;
     c->decl[c->n].type = EXPR_INT;
     if (args_parse_int(eq + 1, &whole)) {
@@ -100,20 +118,20 @@ static err add_scalar(captures *c, const char *text, const char *let) {
     return ERR_OK;
 }
 
-err captures_open(captures *c, const char *text, const st_file *file, const char *const *let,
-                  int n_let) {
+err captures_open(captures *c, expr_role role, const char *text, const char *other,
+                  const st_file *file, const char *const *let, int n_let) {
     memset(c, 0, sizeof *c);
     for (int i = 0; file && i < safetensors_count(file); i++) {
         const tensor *t = safetensors_at(file, i);
         if (!is_reserved(t->name) && mentions(text, t->name)) TRY(add_array(c, t));
     }
-    for (int i = 0; i < n_let; i++) TRY(add_scalar(c, text, let[i]));
-    TRY(expr_compile(&c->mask, EXPR_MASK, text, c->decl, c->n));
+    for (int i = 0; i < n_let; i++) TRY(add_scalar(c, role, text, other, let[i]));
+    TRY(expr_compile(&c->program, role, text, c->decl, c->n));
     c->env.values = c->value;
-    return expr_check_env(c->mask, &c->env);
+    return expr_check_env(c->program, &c->env);
 }
 
 void captures_close(captures *c) {
-    expr_free(c->mask);
+    expr_free(c->program);
     for (int i = 0; i < EXPR_MAX_CAPTURES; i++) mem_free(c->copy[i]);
 }

@@ -1,5 +1,5 @@
 /* paceline attend: one attention problem from a file or at random, forward and on request backward.
- * Writes o and lse (and dq, dk, dv) as safetensors; --explain tells what was chosen and what it took.
+ * Writes o and lse (and dq, dk, dv, d_NAME of the score's captured floats and of the sinks) as safetensors; --explain tells what was chosen and what it took.
  * It is a thin shell: checks of the problem are those of flex. */
 #include "cli/attend_in.h"
 #include "cli/attend_picture.h"
@@ -8,6 +8,7 @@
 #include "cli/open_dev.h"
 #include "core/clock.h"
 #include "core/file.h"
+#include "flex/mods.h"
 #include <math.h>
 #include <stdio.h>
 #include <string.h>
@@ -19,10 +20,16 @@ static const arg_spec spec[] = {
     {"--type", ARG_TEXT, "f32|bf16", "type of drawn tensors (default f32)"},
     {"--seed", ARG_INT, "N", "seed of drawn tensors (default 1)"},
     {"--mask", ARG_TEXT, "E", "mask expression (default: everything visible)"},
+    {"--score", ARG_TEXT, "E", "score expression over s, the scaled logit (default: s)"},
+    {"--mask-mod", ARG_TEXT, "NAME", "a mask of the gallery instead (mask --mods lists it)"},
+    {"--score-mod", ARG_TEXT, "NAME", "a score of the gallery instead"},
+    {"--sinks", ARG_TEXT, "NAME",
+     "tensor of --in with one logit a query head, added to the denominator"},
     {"--let", ARG_MANY, "NAME=VALUE", "a captured scalar; may be repeated"},
     {"--scale", ARG_REAL, "X", "factor of q.k (default 1/sqrt(D))"},
     {"--backward", ARG_FLAG, NULL, "also gradients; do is all ones when the file has none"},
-    {"--out", ARG_TEXT, "FILE", "write o, lse and with --backward dq, dk, dv"},
+    {"--out", ARG_TEXT, "FILE",
+     "write o, lse and with --backward dq, dk, dv and d_NAME of captured floats"},
     {"--png", ARG_TEXT, "FILE", "draw the weights of one head of batch 0 as a PNG picture"},
     {"--png-head", ARG_INT, "H", "the query head to draw (default 0)"},
     {"--device", ARG_TEXT, "cpu", "device (cpu)"},
@@ -34,7 +41,8 @@ static const arg_spec spec[] = {
 
 typedef struct job {
     attend_in in;
-    captures cap;
+    captures cap, score;
+    float *sinks;
     st_file *file;
     arena *mem;
     dev *d;
@@ -44,6 +52,23 @@ typedef struct job {
     int backward;
     double plan_s, forward_s, backward_s;
 } job;
+
+static int64_t capture_elements(const captures *c, int i) {
+    int64_t n = 1;
+    for (int k = 0; k < c->decl[i].ndim; k++) n *= c->value[i].dim[k];
+    return n;
+}
+
+/* Room for the gradients of captured floats and sinks. */
+static err learned(job *j) {
+    for (int i = 0; i < j->score.n; i++) {
+        if (j->score.decl[i].type != EXPR_FLOAT) continue;
+        TRY(arena_alloc(j->mem, (size_t)capture_elements(&j->score, i), sizeof(float),
+                        &j->io.d_capture[i]));
+    }
+    if (!j->sinks) return ERR_OK;
+    return arena_alloc(j->mem, (size_t)j->in.q_heads, sizeof(float), &j->io.d_sinks);
+}
 
 static err outputs(job *j) {
     const attend_in *in = &j->in;
@@ -78,7 +103,7 @@ static err outputs(job *j) {
                           in->dim};
     j->io.dv = (flex_out){j->io.dv.data, in->kv_heads * in->kv_len * in->v_dim,
                           in->kv_len * in->v_dim, in->v_dim};
-    return ERR_OK;
+    return learned(j);
 }
 
 static err make_plan(job *j, const args *a) {
@@ -95,8 +120,13 @@ static err make_plan(job *j, const args *a) {
                       .type = in->type,
                       .scale = (float)scale,
                       .zero_scale = args_has(a, "--scale"),
-                      .mask = j->cap.mask,
-                      .env = j->cap.mask ? &j->cap.env : NULL};
+                      .mask = j->cap.program,
+                      .env = j->cap.program ? &j->cap.env : NULL,
+                      .score = j->score.program,
+                      .score_env = j->score.program ? &j->score.env : NULL,
+                      .sinks = j->sinks};
+    for (int i = 0; j->backward && i < j->score.n; i++)
+        p.score_grads |= (unsigned)(j->score.decl[i].type == EXPR_FLOAT) << i;
     TRY(flex_plan_create(&j->plan, j->d, &p, j->mem));
     j->plan_s = clock_seconds() - t0;
     return ERR_OK;
@@ -113,16 +143,37 @@ static err compute(job *j) {
     return ERR_OK;
 }
 
+/* d_NAME, of the captured value's shape; a scalar's has one element. */
+static err add_learned(const job *j, tensor *t, int *n) {
+    for (int i = 0; i < j->score.n; i++) {
+        const expr_decl *d = &j->score.decl[i];
+        str name = {0};
+        char *kept;
+        if (!j->io.d_capture[i]) continue;
+        TRY(str_printf(&name, "d_%s", d->name));
+        err e = arena_strdup(j->mem, name.s, &kept);
+        str_free(&name);
+        TRY(e);
+        t[*n] = (tensor){kept, DT_F32, d->ndim ? d->ndim : 1, {1}, j->io.d_capture[i]};
+        for (int k = 0; k < d->ndim; k++) t[*n].dim[k] = j->score.value[i].dim[k];
+        ++*n;
+    }
+    if (j->io.d_sinks) t[(*n)++] = (tensor){"d_sinks", DT_F32, 1, {j->in.q_heads}, j->io.d_sinks};
+    return ERR_OK;
+}
+
 static err write_out(const job *j, const char *path) {
     const attend_in *in = &j->in;
-    tensor t[5] = {
+    int n = j->backward ? 5 : 2;
+    tensor t[5 + EXPR_MAX_CAPTURES + 1] = {
         {"o", DT_F32, 4, {in->batch, in->q_heads, in->q_len, in->v_dim}, j->io.o.data},
         {"lse", DT_F32, 3, {in->batch, in->q_heads, in->q_len}, j->io.lse},
         {"dq", DT_F32, 4, {in->batch, in->q_heads, in->q_len, in->dim}, j->io.dq.data},
         {"dk", DT_F32, 4, {in->batch, in->kv_heads, in->kv_len, in->dim}, j->io.dk.data},
         {"dv", DT_F32, 4, {in->batch, in->kv_heads, in->kv_len, in->v_dim}, j->io.dv.data},
     };
-    return safetensors_write(path, t, j->backward ? 5 : 2, NULL, 0);
+    if (j->backward) TRY(add_learned(j, t, &n));
+    return safetensors_write(path, t, n, NULL, 0);
 }
 
 static err explain(const job *j) {
@@ -163,31 +214,50 @@ static void report(const job *j) {
             (long long)j->io.left_cell[2], (long long)j->io.left_cell[3]);
 }
 
+/* The expression given, or the gallery's, or NULL. */
+static err choose_text(const args *a, const char *given, const char *by_name, expr_role role,
+                       const char **text) {
+    const char *name = args_text(a, by_name, NULL);
+    const mod *m;
+    *text = args_text(a, given, NULL);
+    if (!name) return ERR_OK;
+    if (*text) return err_set(ERR_USAGE, "%s and %s are given: choose one", given, by_name);
+    TRY(mods_need(&m, name, role));
+    *text = m->text;
+    return ERR_OK;
+}
+
 static err execute(job *j, const args *a) {
-    const char *let[ARGS_MAX_MANY], *in = args_text(a, "--in", NULL),
-                                    *mask = args_text(a, "--mask", NULL),
-                                    *png = args_text(a, "--png", NULL);
+    const char *let[ARGS_MAX_MANY],
+        *in = args_text(a, "--in", NULL), *mask = args_text(a, "--mask", NULL),
+        *score = args_text(a, "--score", NULL), *png = args_text(a, "--png", NULL);
     int n_let = args_many(a, "--let", let, ARGS_MAX_MANY);
     int64_t head;
     j->backward = args_has(a, "--backward");
     TRY(args_int(a, "--png-head", 0, 0, INT32_MAX, &head));
     if (!png && args_has(a, "--png-head"))
         return err_set(ERR_USAGE, "--png-head is given without --png");
-    if (!mask && n_let) return err_set(ERR_USAGE, "--let is given without --mask");
+    TRY(choose_text(a, "--mask", "--mask-mod", EXPR_MASK, &mask));
+    TRY(choose_text(a, "--score", "--score-mod", EXPR_SCORE, &score));
+    if (!mask && !score && n_let)
+        return err_set(ERR_USAGE, "--let is given without --mask or --score");
     if (args_has(a, "--out")) TRY(file_check_output(args_text(a, "--out", NULL)));
     if (png) TRY(file_check_output(png));
     TRY(arena_create(&j->mem, "attend", 0));
     TRY(open_dev(a, &j->d));
     if (in) TRY(safetensors_open(&j->file, in));
     TRY(attend_in_load(&j->in, a, j->file, j->backward, j->mem));
-    if (mask) TRY(captures_open(&j->cap, mask, j->file, let, n_let));
+    TRY(attend_in_sinks(&j->in, j->file, args_text(a, "--sinks", NULL), j->mem, &j->sinks));
+    if (mask) TRY(captures_open(&j->cap, EXPR_MASK, mask, score, j->file, let, n_let));
+    if (score) TRY(captures_open(&j->score, EXPR_SCORE, score, mask, j->file, let, n_let));
     TRY(make_plan(j, a));
     if (png) TRY(attend_picture_check(flex_plan_problem(j->plan), head));
     TRY(outputs(j));
     TRY(compute(j));
     if (args_has(a, "--out")) TRY(write_out(j, args_text(a, "--out", NULL)));
     if (png)
-        TRY(attend_picture_png(flex_plan_problem(j->plan), &j->io, &j->cap, head, png, j->mem));
+        TRY(attend_picture_png(flex_plan_problem(j->plan), &j->io, &j->cap, &j->score, head, png,
+                               j->mem));
     if (args_has(a, "--explain")) TRY(explain(j));
     report(j);
     return ERR_OK;
@@ -197,6 +267,7 @@ static err run(const args *a) {
     job j = {0};
     err e = execute(&j, a);
     captures_close(&j.cap);
+    captures_close(&j.score);
     safetensors_close(j.file);
     dev_close(j.d);
     arena_destroy(j.mem);
@@ -206,7 +277,7 @@ static err run(const args *a) {
 const command command_attend = {
     .name = "attend",
     .usage = "attend (--in T.safetensors | --random B,Hq,Hkv,L,S,D) [options]",
-    .summary = "one attention problem: forward, LSE and gradients under any mask",
+    .summary = "one attention problem: forward, LSE and gradients under any mask and score",
     .details =
         "Example, a draft-block mask of 64 blocks of 16 over 1,024 context keys:\n"
         "  paceline attend --random 1,8,2,1024,2048,64 --explain --let ctx=1024 --let bs=16 \\\n"

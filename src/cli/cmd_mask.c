@@ -85,7 +85,7 @@ static err import(const char *path, const block_mask_args *want, arena *mem, blo
 static err build(const args *a, captures *c, dev *d, arena *mem, block_mask *m) {
     int64_t q, kv, batch, heads, tile, budget;
     const char *needed, *from = args_text(a, "--import", NULL);
-    if (!from || c->mask) {
+    if (!from || c->program) {
         TRY(args_need(a, "--q", &needed));
         TRY(args_need(a, "--kv", &needed));
     }
@@ -97,7 +97,7 @@ static err build(const args *a, captures *c, dev *d, arena *mem, block_mask *m) 
     TRY(args_int(a, "--heads", 1, 1, 1 << 20, &heads));
     TRY(args_int(a, "--tile", 128, 8, 4096, &tile));
     TRY(args_int(a, "--budget", 256, 1, 1 << 20, &budget));
-    const block_mask_args want = {.mask = c->mask,
+    const block_mask_args want = {.mask = c->program,
                                   .env = &c->env,
                                   .batch = batch,
                                   .heads = heads,
@@ -143,8 +143,8 @@ static err show(const args *a, const block_mask *m, const captures *c, arena *me
     }
     print_text(m);
     if (args_has(a, "--explain")) TRY(print_explained(m));
-    return c->mask && (args_has(a, "--map") || isatty(STDOUT_FILENO)) ? print_map(m, c, mem)
-                                                                      : ERR_OK;
+    return c->program && (args_has(a, "--map") || isatty(STDOUT_FILENO)) ? print_map(m, c, mem)
+                                                                         : ERR_OK;
 }
 
 static err check_flags(const args *a, const char *text) {
@@ -171,7 +171,7 @@ static err run(const args *a) {
     TRY(choose_text(a, &text));
     TRY(check_flags(a, text));
     if (in) TRY_GOTO(safetensors_open(&file, in), done);
-    if (text) TRY_GOTO(captures_open(&c, text, file, let, n_let), done);
+    if (text) TRY_GOTO(captures_open(&c, EXPR_MASK, text, NULL, file, let, n_let), done);
     TRY_GOTO(arena_create(&mem, "mask", 0), done);
     TRY_GOTO(open_dev(a, &d), done);
     TRY_GOTO(build(a, &c, d, mem, &m), done);

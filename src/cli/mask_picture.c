@@ -43,9 +43,9 @@ static err elements(const block_mask *m, const captures *c, int64_t panel, const
     arena_mark start = arena_get_mark(mem);
     void *scratch; /* for one row: it grows with cells and with the expression */
     int flag = 0;
-    TRY(arena_alloc(mem, expr_tile_scratch(c->mask, 1, m->kv_len), 1, &scratch));
+    TRY(arena_alloc(mem, expr_tile_scratch(c->program, 1, m->kv_len), 1, &scratch));
     for (int64_t q = 0; q < m->q_len; q++)
-        expr_tile_mask(c->mask, &c->env, panel / m->heads, panel % m->heads, q, 1, 0, m->kv_len,
+        expr_tile_mask(c->program, &c->env, panel / m->heads, panel % m->heads, q, 1, 0, m->kv_len,
                        cell + q * m->kv_len, m->kv_len, scratch, &flag);
     arena_reset(mem, start);
     for (int64_t q = 0; q < m->q_len; q++)
@@ -62,7 +62,7 @@ static err elements(const block_mask *m, const captures *c, int64_t panel, const
 err mask_picture_caption(const captures *c, str *out) {
     const char *sep = "with ";
     int blank = 1;
-    for (const char *s = expr_source(c->mask); *s; s++) {
+    for (const char *s = expr_source(c->program); *s; s++) {
         if (*s == '#') { /* a comment says nothing once its line is joined with the next */
             while (s[1] && s[1] != '\n') s++;
             continue;

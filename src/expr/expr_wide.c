@@ -95,7 +95,7 @@ wide_quotient(double x, double y) {
 static double apply(int op, double x, double y) {
     switch (op) {
 #define S(id, spelling)
-#define X(id, spelling, form, arity, arguments, result, value, interval, derivative)               \
+#define X(id, spelling, form, arity, arguments, result, value, interval, derivative, cuda)         \
     case IR_##id:                                                                                  \
         return APPLY_##arguments(VALUE_##result(value));
 #include "expr/ops.def"

@@ -138,7 +138,7 @@ static inline const char *attn_score_arrays(attn_score *s, int kind, int64_t B, 
     case SCORE_LOG: return "log(1.0 + exp(s)) + rsqrt(1.0 + s * s) + sigmoid(s)";
     case SCORE_GUARDED:
         attn_score_floats(s, "t", (int64_t[]){longest + 1}, 1, DT_F32, 1, seed);
-        return "q > kv ? s + t[q - kv - 1] : s > 0.0 ? sqrt(s) : -s * s";
+        return "q > kv ? s + t[q - kv - 1] : s > 0.0 ? sqrt(s + 0.25) : -s * s";
     case SCORE_CLAMPED:
         attn_score_real(s, "low", -0.8);
         return "max(clamp(s, -1.0, 1.25), low) + abs(s) * 0.25 + min(s, 0.5)";
