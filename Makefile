@@ -4,13 +4,15 @@
 # program links only the archives that its folder may reach (the table REACH below): the order of
 # the folders is held by the linker. Files are found by wildcard, so adding one needs no edit here.
 #
-# Variables: BUILD (output folder), CC, OPT, PREFIX, DESTDIR, SAN (sanitizers: address,undefined),
+# Variables: BUILD (output folder), CC, OPT, PREFIX, LIBDIR, DESTDIR, SAN (sanitizers: address,undefined),
 # V=1 (show whole commands).
 
 BUILD  ?= build
 OPT    ?= -O2 -g
 PREFIX ?= /usr/local
+LIBDIR ?= $(PREFIX)/lib
 PKGCONFIG ?= pkg-config
+OBJCOPY ?= objcopy
 NVRTC_ARCHS ?= sm_80 sm_90a
 FUZZ_RUNS ?= 20000
 FUZZ_SECONDS ?= 10
@@ -66,8 +68,9 @@ SAN_FLAGS := $(if $(SAN),-fsanitize=$(SAN) -fno-sanitize-recover=all -fno-omit-f
 # Compilers see the sanitizers' own branches and warn about code that is fine: the plain builds judge warnings.
 SAN_WARN  := $(if $(SAN),-w)
 CSTD   := -std=c11 -D_GNU_SOURCE
-CFLAGS_ALL = $(CSTD) $(OPT) -ffp-contract=off -fvisibility=default $(WARN) $(SAN_FLAGS) \
-             $(if $(SAN),$(SAN_WARN)) -Isrc $(PKG_CFLAGS) $(CFLAGS)
+# Objects serve the program and the shared library alike; only what include/ declares is seen outside (PL_API there).
+CFLAGS_ALL = $(CSTD) $(OPT) -ffp-contract=off -fPIC -fvisibility=hidden $(WARN) $(SAN_FLAGS) \
+             $(if $(SAN),$(SAN_WARN)) -Isrc -Iinclude $(PKG_CFLAGS) $(CFLAGS)
 LDFLAGS_ALL = $(SAN_FLAGS) -Wl,--as-needed $(LDFLAGS)
 LIBS = $(PKG_LIBS) -lpthread -ldl -lm
 # Kernels for wide CPUs are told by their file's name and chosen at run time (dev_get_isa).
@@ -77,9 +80,12 @@ isa_flags = $(if $(filter %_avx2,$(basename $1)),-mavx2 -mfma -mf16c)$(if $(filt
 sources      := $(foreach f,$(present),$(wildcard src/$f/*.c))
 libs         := $(foreach f,$(present),$(BUILD)/lib/lib$f.a)
 program      := $(if $(wildcard src/cli/main.c),$(BUILD)/paceline)
+# The public library is for other programs, which have no sanitizer: it is not part of such builds.
+library      := $(if $(SAN),,$(BUILD)/lib/libpaceline.so.0 $(BUILD)/lib/libpaceline.a)
+version      := $(shell sed -n 's/^.define VERSION_TEXT "\(.*\)"$$/\1/p' src/core/version.h)
 test_sources := $(foreach f,$(FOLDERS),$(wildcard tests/$f/test_*.c))
 test_bins    := $(test_sources:%.c=$(BUILD)/%)
-test_scripts := $(wildcard tests/cli/test_*.sh)
+test_scripts := $(wildcard tests/cli/test_*.sh tests/api/test_*.sh)
 support      := $(wildcard tests/support/*.c)
 support_objs := $(support:%.c=$(BUILD)/obj/%.o)
 support_lib  := $(if $(support),$(BUILD)/tests/libsupport.a)
@@ -96,7 +102,7 @@ all_objs     := $(sources:%.c=$(BUILD)/obj/%.o) $(support_objs) $(test_sources:%
 .PHONY: all lib tests benches help setup demo demo-model test test-asan test-tsan lint format fuzz fuzz-build \
         bench bundle bundle-check install kernels-check clean FORCE
 
-all: lib $(program) ## the program and the archives (default)
+all: lib $(program) $(library) ## the program, the public library and the archives (default)
 lib: $(libs)        ## the archives build/lib/libFOLDER.a
 tests: $(test_bins) ## all test programs, not run
 benches: $(bench_bins)
@@ -110,7 +116,7 @@ $(BUILD)/flags: FORCE
 $(BUILD)/obj/%.o: %.c $(BUILD)/flags
 	@mkdir -p $(@D)
 	$(call short,cc  )
-	$(Q)$(CC) $(CFLAGS_ALL) $(if $(filter tests/%,$<),-Itests) $(call isa_flags,$<) -MMD -MP -c $< -o $@
+	$(Q)$(CC) $(CFLAGS_ALL) $(if $(filter tests/% bench/%,$<),-Itests) $(call isa_flags,$<) -MMD -MP -c $< -o $@
 
 # Device kernels are embedded as text by src/FOLDER/FOLDER_kernels.c, which the compiler's list of headers cannot know.
 $(foreach f,$(present),$(eval $(BUILD)/obj/src/$f/$f_kernels.o: $(wildcard src/$f/kernels/*)))
@@ -141,7 +147,27 @@ $(BUILD)/paceline: $(BUILD)/obj/src/cli/main.o $(call archives,cli)
 	$(call short,link)
 	$(Q)$(CC) $(LDFLAGS_ALL) $(lazy) -o $@ $^ $(LIBS)
 
-$(BUILD)/bench/%: $(BUILD)/obj/bench/%.o $(call archives,api)
+# ---- the public library: src/api whole, and of the folders below what it uses --------------------
+api_archives := $(call archives,api)
+api_whole     = --whole-archive $(BUILD)/lib/libapi.a --no-whole-archive $(filter-out %/libapi.a,$(api_archives))
+comma        := ,
+empty        :=
+space        := $(empty) $(empty)
+
+$(BUILD)/lib/libpaceline.so.0: $(api_archives) tools/libpaceline.sym
+	$(call short,link)
+	$(Q)$(CC) $(LDFLAGS_ALL) -shared -Wl,-soname,libpaceline.so.0 -Wl,-z,defs -Wl,--version-script=tools/libpaceline.sym -o $@ \
+	  -Wl,$(subst $(space),$(comma),$(strip $(api_whole))) $(LIBS)
+
+# One object, whose hidden names are made local: a static library that takes no name but its own.
+$(BUILD)/lib/libpaceline.a: $(api_archives)
+	@rm -f $@
+	$(call short,ar  )
+	$(Q)$(LD) -r -o $(BUILD)/obj/libpaceline.o $(api_whole)
+	$(Q)$(OBJCOPY) --localize-hidden $(BUILD)/obj/libpaceline.o
+	$(Q)$(AR) rcs $@ $(BUILD)/obj/libpaceline.o
+
+$(BUILD)/bench/%: $(BUILD)/obj/bench/%.o $(support_lib) $(call archives,api)
 	@mkdir -p $(@D)
 	$(call short,link)
 	$(Q)$(CC) $(LDFLAGS_ALL) -o $@ $^ $(LIBS)
@@ -175,7 +201,7 @@ $(stubs): tests/interpose/$$(call stub_kind,$$@)_stub.c $(BUILD)/flags
 	  -Wl,-soname,$(soname_$(call stub_kind,$@)) -o $@ $<
 $(foreach t,cli/test_doctor cli/test_doctor_machine cli/test_libraries dev/test_shared_lib dev/test_blas,$(BUILD)/tests/$t): | $(stubs)
 
-test: $(program) $(test_bins) $(BUILD)/tests/interpose/count.so $(BUILD)/tests/cli/make_tiny ## all tests; ends with 'N passed, N failed, N skipped'
+test: $(program) $(library) $(test_bins) $(BUILD)/tests/interpose/count.so $(BUILD)/tests/cli/make_tiny ## all tests; ends with 'N passed, N failed, N skipped'
 	@PACELINE_PROGRAM=$(BUILD)/paceline tools/runtests.sh $(BUILD) $(test_bins) $(test_scripts)
 
 SUBSET ?=
@@ -238,8 +264,14 @@ bundle: $(BUILD)/paceline-bundle ## build/bundle: the program with its libraries
 bundle-check: bundle ## run the bundle where none of its libraries are
 	@tools/bundle_check.sh $(BUILD)/bundle
 
-install: all ## PREFIX and DESTDIR say where
+install: all ## program, header, libraries and paceline.pc; PREFIX, LIBDIR and DESTDIR say where
 	install -D -m 755 $(BUILD)/paceline $(DESTDIR)$(PREFIX)/bin/paceline
+	install -D -m 644 include/paceline/flex.h $(DESTDIR)$(PREFIX)/include/paceline/flex.h
+	install -D -m 755 $(BUILD)/lib/libpaceline.so.0 $(DESTDIR)$(LIBDIR)/libpaceline.so.0
+	ln -sfn libpaceline.so.0 $(DESTDIR)$(LIBDIR)/libpaceline.so
+	install -D -m 644 $(BUILD)/lib/libpaceline.a $(DESTDIR)$(LIBDIR)/libpaceline.a
+	install -d $(DESTDIR)$(LIBDIR)/pkgconfig
+	sed -e 's|@PREFIX@|$(PREFIX)|; s|@LIBDIR@|$(LIBDIR)|; s|@VERSION@|$(version)|' tools/paceline.pc.in >$(DESTDIR)$(LIBDIR)/pkgconfig/paceline.pc
 	install -D -m 644 LICENSE $(DESTDIR)$(PREFIX)/share/doc/paceline/LICENSE
 	install -D -m 644 README.md $(DESTDIR)$(PREFIX)/share/doc/paceline/README.md
 

@@ -1,9 +1,10 @@
 /* Fuzzing the mask language: any text either compiles or is refused with a sentence.
  *
  * What compiles must print to a text that compiles to the same values, must give equal cells by the plain
- * definition and by the tile interpreter, and the verdict of interval analysis must hold for the box of all
- * cells and for single cells. Captures and extents are fixed; only the text varies. */
-#include "expr/interval.h"
+ * definition and by the tile interpreter, and what interval analysis says must hold: verdicts for the box of all
+ * cells and for single cells, one by one and many at a time, proofs, and the tiles of the block mask. Captures and extents are fixed; only the text varies. */
+#include "expr/interval_proofs.h"
+#include "flex/blockmask.h"
 #include <stdlib.h>
 #include <string.h>
 
@@ -64,6 +65,65 @@ static void check_intervals(const expr *e, int all, int none) {
     arena_destroy(a);
 }
 
+/* A row of single cells many at a time, and the proofs over all cells. */
+static void check_many(const expr *e) {
+    const interval_box all = {0, B - 1, 0, H - 1, 0, L - 1, 0, S - 1};
+    arena *a = NULL;
+    interval_tables *t = NULL;
+    interval_many *m = NULL;
+    interval_spans s;
+    uint8_t verdict[INTERVAL_MANY];
+    interval_proofs p;
+    int left = 0;
+    if (arena_create(&a, "fuzz", 0)) return;
+    if (!interval_tables_create(&t, e, &env, a) && !interval_many_create(&m, t, &all, a) && m) {
+        for (int kv = 0; kv < S; kv++) s.q0[kv] = s.q1[kv] = 3, s.kv0[kv] = s.kv1[kv] = kv;
+        interval_many_classify(m, 1, 1, S, &s, verdict);
+        for (int kv = 0; kv < S; kv++) {
+            int flag = 0, seen = expr_eval_mask(e, &env, 1, 1, 3, kv, &flag);
+            if ((verdict[kv] == INTERVAL_ALL && !seen) || (verdict[kv] == INTERVAL_NONE && seen) ||
+                (verdict[kv] < INTERVAL_LEAVES && flag))
+                abort();
+            left |= flag;
+        }
+        if (!interval_prove(&p, t, &all, a) && p.inside == p.n_loads && left) abort();
+    }
+    arena_destroy(a);
+}
+
+static int kind_in(const block_mask *m, int64_t line, int64_t at) {
+    for (int64_t r = m->row_start[line]; r < m->row_start[line + 1]; r++)
+        if (at >= m->row_run[r].start && at < m->row_run[r].start + m->row_run[r].length)
+            return 1 + m->row_run[r].full;
+    return 0;
+}
+
+/* Tiles of 4 x 4 against every cell. */
+static void check_tiles(const expr *e) {
+    enum { TILES = (L + 3) / 4 * ((S + 3) / 4) };
+    uint8_t kinds[B * H * TILES];
+    const block_mask_args args = {.mask = e,
+                                  .env = &env,
+                                  .batch = B,
+                                  .heads = H,
+                                  .q_len = L,
+                                  .kv_len = S,
+                                  .tile_q = 4,
+                                  .tile_kv = 4};
+    block_mask m;
+    arena *a = NULL;
+    if (arena_create(&a, "fuzz", 0)) return;
+    if (!blockmask_build(&m, &args, a, NULL) && !blockmask_brute(&args, kinds))
+        for (int64_t i = 0; i < B * H * TILES; i++) {
+            int64_t entry =
+                (m.batch == 1 ? 0 : i / TILES / H) * m.heads + (m.heads == 1 ? 0 : i / TILES % H);
+            int64_t tile = i % TILES;
+            if (kind_in(&m, entry * m.q_tiles + tile / m.kv_tiles, tile % m.kv_tiles) != kinds[i])
+                abort();
+        }
+    arena_destroy(a);
+}
+
 /* The printed program compiles and gives the same cells. */
 static void check_print(const expr *e) {
     str text = {0};
@@ -96,6 +156,8 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size) {
         for (int64_t b = 0; b < B; b++)
             for (int64_t h = 0; h < H; h++) compare_cells(e, b, h, &all, &none);
         check_intervals(e, all, none);
+        check_many(e);
+        check_tiles(e);
         check_print(e);
     }
     expr_free(e);

@@ -45,8 +45,8 @@ may_include() {
     train) echo train core io expr dev text dist flex data nn model decode ;;
     report) echo report core io ;;
     serve) echo serve core io text decode model ;;
-    api) echo api core io expr dev text dist flex data nn model decode train report serve ;;
-    cli) echo cli core io expr dev text dist flex data nn model decode train report serve api ;;
+    api) echo api paceline core io expr dev text dist flex data nn model decode train report serve ;;
+    cli) echo cli paceline core io expr dev text dist flex data nn model decode train report serve api ;;
     esac
 }
 check_includes() {
@@ -120,6 +120,8 @@ check_why() {
 }
 
 # ---- symbols ------------------------------------------------------------------------------------
+# One archive per folder; the public library beside them is made of these.
+archives() { for f in $FOLDERS; do [ ! -f "$build/lib/lib$f.a" ] || echo "$build/lib/lib$f.a"; done; }
 # 'ARCHIVE OBJECT SYMBOL' per line, without comments.
 allowed() { sed 's/#.*//; s/ *$//; /^$/d' "$1" 2>/dev/null; }
 
@@ -127,7 +129,7 @@ allowed() { sed 's/#.*//; s/ *$//; /^$/d' "$1" 2>/dev/null; }
 # (.data.rel.ro) are not writable once the program runs.
 check_globals() {
     local a
-    for a in "$build"/lib/*.a; do
+    for a in $(archives); do
         nm -A -f sysv "$a" 2>/dev/null | awk -F'|' -v a="$(basename "$a" .a)" '
             { gsub(/ /, "", $7); n = split($1, p, ":"); sym = p[n]; gsub(/ /, "", sym); obj = p[n - 1] }
             $7 ~ /^\.(data|bss|tbss|tdata)/ && $7 !~ /^\.data\.rel\.ro/ && sym !~ /^\./ || $7 == "*COM*" {
@@ -140,7 +142,7 @@ check_globals() {
 
 check_calls() {
     local a folder
-    for a in "$build"/lib/*.a; do
+    for a in $(archives); do
         folder=$(basename "$a" .a); folder=${folder#lib}
         [ "$folder" = cli ] && continue
         nm -A -u "$a" 2>/dev/null | awk '{ print $1, $NF }' | sed 's/@.*//' |
@@ -155,7 +157,7 @@ check_calls() {
 # A symbol seen outside its file starts with its header's or its file's name (without the variant's suffix).
 check_prefixes() {
     local a folder heads
-    for a in "$build"/lib/*.a; do
+    for a in $(archives); do
         folder=$(basename "$a" .a); folder=${folder#lib}
         heads=$( (ls src/"$folder"; allowed tools/lint_prefix.allow | awk -v f="$folder" '$1 == f { print $2 ".h" }') | sed -n 's/\.[ch]$//p; s/\.cu$//p' | sort -u | tr '\n' ' ')
         nm -A -g --defined-only "$a" 2>/dev/null | sed 's/^.*\.a://' | awk -v heads="$heads" -v folder="$folder" '

@@ -1,4 +1,4 @@
-/* paceline train and paceline plan: a recipe with overrides → a run, or only the statement of what it would take.
+/* paceline train: a recipe with overrides → a run.
  *
  * SIGINT, SIGTERM or SIGHUP once: save at the next whole update and stop (exit code 3); a second time: stop at once. Signals that come within
  * half a second are one request: process groups, `timeout` and batch systems send the same one twice. A finished update is never lost
@@ -8,7 +8,6 @@
 #include "cli/progress.h"
 #include "cli/supervise.h"
 #include "core/clock.h"
-#include "io/json.h"
 #include "train/train.h"
 #include <math.h>
 #include <signal.h>
@@ -21,13 +20,11 @@
 
 static const arg_spec train_spec[] = {
     {"--fresh", ARG_FLAG, NULL, "start anew: checkpoints in the run folder are removed first"},
+    {"--allow-change", ARG_FLAG, NULL,
+     "go on although recipe or rows differ from what the run began with"},
     {"--quiet", ARG_FLAG, NULL, "no progress line"},
     {"--supervise", ARG_INT, "N", "start it again after a crash, up to N times"},
     {"--supervisor", ARG_INT, "PID", "set by --supervise for the process that trains"},
-    {NULL, ARG_FLAG, NULL, NULL},
-};
-static const arg_spec plan_spec[] = {
-    {"--json", ARG_FLAG, NULL, "print one JSON object"},
     {NULL, ARG_FLAG, NULL, NULL},
 };
 
@@ -90,6 +87,7 @@ static err train_here(const args *a, const recipe *r, int64_t supervisor, int *a
     str text = {0};
     const train_options opt = {.fresh = args_has(a, "--fresh"),
                                .quiet = args_has(a, "--quiet"),
+                               .allow_change = args_has(a, "--allow-change"),
                                .stop = &stop_flag,
                                .supervisor = supervisor};
     catch_signals();
@@ -123,54 +121,6 @@ static err run_train(const args *a) {
     return e;
 }
 
-static void set_count(json_t *o, const char *key, int64_t v) {
-    json_object_set_new(o, key, json_integer(v));
-}
-
-static void print_plan_json(const train_plan *p) {
-    json_t *o = json_object(), *arenas = json_array();
-    set_count(o, "documents", p->documents);
-    set_count(o, "tokens", p->tokens);
-    set_count(o, "supervised", p->supervised);
-    set_count(o, "rows_per_epoch", p->rows_per_epoch);
-    set_count(o, "updates", p->updates);
-    set_count(o, "drafter_params", p->drafter_params);
-    set_count(o, "target_params", p->target_params);
-    set_count(o, "total_bytes", (int64_t)p->total_bytes);
-    set_count(o, "allowance", (int64_t)p->allowance);
-    json_object_set_new(o, "flops_per_epoch", json_real(p->flops_per_epoch));
-    for (int i = 0; i < p->n_lines; i++) {
-        json_t *line = json_object();
-        json_object_set_new(line, "device", json_string(p->lines[i].device));
-        json_object_set_new(line, "role", json_string(p->lines[i].role));
-        json_object_set_new(line, "name", json_string(p->lines[i].name));
-        set_count(line, "bytes", (int64_t)p->lines[i].bytes);
-        json_array_append_new(arenas, line);
-    }
-    json_object_set_new(o, "arenas", arenas);
-    char *text = json_dumps(o, JSON_INDENT(1));
-    printf("%s\n", text ? text : "{}");
-    free(text);
-    json_decref(o);
-}
-
-static err run_plan(const args *a) {
-    recipe *r = NULL;
-    train *t = NULL;
-    str text = {0};
-    err e = load(a, &r);
-    if (!e) e = train_open(&t, r, &(train_options){.plan_only = 1});
-    if (!e && args_has(a, "--json"))
-        print_plan_json(train_get_plan(t));
-    else if (!e)
-        e = train_plan_text(t, &text);
-    if (text.n) printf("%s", text.s);
-    str_free(&text);
-    train_close(t);
-    recipe_free(r);
-    return e;
-}
-
 const command command_train = {
     .name = "train",
     .usage = "train RECIPE [section.key=value ...] [options]",
@@ -181,14 +131,4 @@ const command command_train = {
     .min_pos = 1,
     .max_pos = ARGS_MAX_POSITIONAL,
     .run = run_train,
-};
-
-const command command_plan = {
-    .name = "plan",
-    .usage = "plan RECIPE [section.key=value ...]",
-    .summary = "bytes, rows and tokens of a training run; nothing is started",
-    .spec = plan_spec,
-    .min_pos = 1,
-    .max_pos = ARGS_MAX_POSITIONAL,
-    .run = run_plan,
 };

@@ -23,6 +23,15 @@ static const char *span(double seconds, char buf[16]) {
     return isfinite(seconds) ? clock_span(seconds, buf) : "-";
 }
 
+/* The first column: as wide as the longest name of a list of structs that begin with one. */
+static int widest(const void *list, size_t size, int n, int least) {
+    for (int i = 0; i < n; i++) {
+        const size_t length = strlen((const char *)list + (size_t)i * size);
+        if ((int)length > least) least = (int)length;
+    }
+    return least;
+}
+
 /* "512/10,000" */
 static const char *progress_of(int64_t update, int64_t updates, char buf[72]) {
     char a[32], b[32];
@@ -62,11 +71,12 @@ static err head(const live_record *r, str *out) {
 static err drafters(const live_record *r, str *out) {
     char update[72], a[32], b[32], c[32], left[16], saved[32];
     if (!r->n_drafters) return ERR_OK;
-    TRY(str_printf(out, "\n%-16s %-11s %17s %6s %8s %7s %10s %8s %11s\n", "drafter", "state",
+    const int w = widest(r->drafters, sizeof *r->drafters, r->n_drafters, 16);
+    TRY(str_printf(out, "\n%-*s %-11s %17s %6s %8s %7s %10s %8s %11s\n", w, "drafter", "state",
                    "update", "epoch", "loss", "tau", "tokens/s", "left", "checkpoint"));
     for (int i = 0; i < r->n_drafters; i++) {
         const live_drafter *d = &r->drafters[i];
-        TRY(str_printf(out, "%-16s %-11s %17s %6" PRId64 " %8s %7s %10s %8s %11s\n",
+        TRY(str_printf(out, "%-*s %-11s %17s %6" PRId64 " %8s %7s %10s %8s %11s\n", w,
                        d->name[0] ? d->name : "(one)", d->state,
                        progress_of(d->update, d->updates, update), d->epoch, number(d->loss, 4, a),
                        number(d->tau, 3, b), number(d->tokens_per_second, 0, c),
@@ -76,10 +86,19 @@ static err drafters(const live_record *r, str *out) {
     return ERR_OK;
 }
 
+/* A role's name without its device. */
+static int bare_length(const live_role *x) {
+    const char *on = strstr(x->name, " on ");
+    return on ? (int)(on - x->name) : (int)strlen(x->name);
+}
+
 static err roles(const live_record *r, str *out) {
+    int w = 16;
     if (!r->n_roles) return ERR_OK;
-    TRY(str_printf(out, "\n%-28s %-8s %-34s %9s %8s %7s\n", "role", "device", "does", "step", "for",
-                   "waited"));
+    for (int i = 0; i < r->n_roles; i++)
+        if (bare_length(&r->roles[i]) > w) w = bare_length(&r->roles[i]);
+    TRY(str_printf(out, "\n%-*s %-8s %-34s %9s %8s %7s\n", w, "role", "device", "does", "step",
+                   "for", "waited"));
     for (int i = 0; i < r->n_roles; i++) {
         const live_role *x = &r->roles[i];
         char does[2 * LIVE_NAME], age[16];
@@ -93,26 +112,26 @@ static err roles(const live_record *r, str *out) {
             snprintf(age, sizeof age, "%.1fs", x->age);
         else
             clock_span(x->age, age);
-        TRY(str_printf(out, "%-28.*s %-8s %-34s %9" PRId64 " %8s %5.0f %%\n",
-                       on ? (int)(on - x->name) : LIVE_NAME, x->name, on ? on + 4 : "-", does,
-                       x->step, age, share(x->waited, x->lived)));
+        TRY(str_printf(out, "%-*.*s %-8s %-34s %9" PRId64 " %8s %5.0f %%\n", w, bare_length(x),
+                       x->name, on ? on + 4 : "-", does, x->step, age, share(x->waited, x->lived)));
     }
     return ERR_OK;
 }
 
 static err rings(const live_record *r, str *out) {
     if (!r->n_rings) return ERR_OK;
-    TRY(str_printf(out, "\n%-28s %-*s %7s %12s %16s %16s\n", "ring", BAR + 2, "fill", "", "passed",
-                   "producer waited", "consumer waited"));
+    const int w = widest(r->rings, sizeof *r->rings, r->n_rings, 16);
+    TRY(str_printf(out, "\n%-*s %-*s %7s %12s %16s %16s\n", w, "ring", BAR + 2, "fill", "",
+                   "passed", "producer waited", "consumer waited"));
     for (int i = 0; i < r->n_rings; i++) {
         const live_ring *x = &r->rings[i];
         char bar[BAR + 1], a[32], b[16], c[16];
         const int64_t full = x->capacity > 0 ? x->fill * BAR / x->capacity : 0;
         for (int k = 0; k < BAR; k++) bar[k] = k < full ? '#' : '.';
         bar[BAR] = 0;
-        TRY(str_printf(out, "%-28s [%s] %3" PRId64 "/%-3" PRId64 " %12s %16s %16s\n", x->name, bar,
-                       x->fill, x->capacity, str_thousands(x->passed, a), span(x->producer_wait, b),
-                       span(x->consumer_wait, c)));
+        TRY(str_printf(out, "%-*s [%s] %3" PRId64 "/%-3" PRId64 " %12s %16s %16s\n", w, x->name,
+                       bar, x->fill, x->capacity, str_thousands(x->passed, a),
+                       span(x->producer_wait, b), span(x->consumer_wait, c)));
     }
     return ERR_OK;
 }
@@ -163,11 +182,12 @@ err status_text_end(const run_folder *f, str *out) {
 
 static err saved(const run_folder *f, str *out) {
     char update[72], a[32], b[32], best[32];
-    TRY(str_printf(out, "\n%-16s %17s %9s %7s %9s %12s\n", "drafter", "checkpoint", "finished",
+    const int w = widest(f->saved, sizeof *f->saved, f->n_saved, 16);
+    TRY(str_printf(out, "\n%-*s %17s %9s %7s %9s %12s\n", w, "drafter", "checkpoint", "finished",
                    "tau", "best tau", "at update"));
     for (int i = 0; i < f->n_saved; i++) {
         const run_saved *s = &f->saved[i];
-        TRY(str_printf(out, "%-16s %17s %9s %7s %9s %12s\n", s->name[0] ? s->name : "(one)",
+        TRY(str_printf(out, "%-*s %17s %9s %7s %9s %12s\n", w, s->name[0] ? s->name : "(one)",
                        s->update >= 0 ? progress_of(s->update, s->updates, update) : "none",
                        s->finished ? "yes" : "no", number(s->tau, 3, a), number(s->best_tau, 3, b),
                        s->best_update >= 0 ? str_thousands(s->best_update, best) : "-"));

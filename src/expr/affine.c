@@ -152,6 +152,16 @@ static void find_congruence(const builder *b, affine_form *f) {
     f->remainder = rest;
 }
 
+static int is_pair(const builder *b, const affine_form *f) {
+    if (f->n != 2 || f->constant || f->term[0].coef != -f->term[1].coef || f->scale * f->scale != 1)
+        return 0;
+    for (int i = 0; i < 2; i++) {
+        const ir_node *n = &b->p->node[f->term[i].node];
+        if (f->term[i].divisor || n->op != IR_LOAD || n->n_args != 1) return 0;
+    }
+    return 1;
+}
+
 static err keep(builder *b, const sum *s, const affine_form **out) {
     affine_form *f;
     int bad = s->bad || s->constant == INT64_MIN; /* its negative does not exist */
@@ -166,6 +176,7 @@ static err keep(builder *b, const sum *s, const affine_form **out) {
     memcpy(f->term, s->term, (size_t)s->n * sizeof *f->term);
     find_direction(b, f);
     find_congruence(b, f);
+    f->pair = is_pair(b, f);
     *out = f;
     return ERR_OK;
 }

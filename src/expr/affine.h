@@ -26,6 +26,7 @@ typedef struct affine_form {
     int64_t step,
         remainder; /* the value is remainder + a multiple of step, if nothing wraps; step 0: remainder alone */
     int rests;     /* some term has rest_of */
+    int pair;      /* one element of an array minus another: a[i] - b[j], loads with one index */
     int64_t scale; /* form = scale × direction + constant; 0 when it has no terms */
     int direction; /* or -1 */
     int n;

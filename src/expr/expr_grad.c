@@ -168,7 +168,7 @@ RULE(sigmoid) {
 typedef void grad_rule(grad_build *g, int r, int x, int y, adjoint a);
 static grad_rule *const rules[IR_OP_COUNT] = {
 #define S(id, spelling)
-#define X(id, spelling, form, arity, arguments, result, value, interval, derivative)               \
+#define X(id, spelling, form, arity, arguments, result, value, interval, derivative, cuda)         \
     [IR_##id] = rule_##derivative,
 #include "expr/ops.def"
 #undef S

@@ -40,7 +40,7 @@
 LANES(AND, uint8_t, uint8_t, (uint8_t)(x &y))
 LANES(OR, uint8_t, uint8_t, (uint8_t)(x | y))
 #define S(id, spelling)
-#define X(id, spelling, form, arity, arguments, result, value, interval, derivative)               \
+#define X(id, spelling, form, arity, arguments, result, value, interval, derivative, cuda)         \
     LANES(id, LANE_##arguments, LANE_##result, value)
 #include "expr/ops.def"
 #undef S
@@ -122,7 +122,7 @@ const expr_lanes EXPR_LANES_TABLE = {
             [IR_AND] = lanes_AND,
             [IR_OR] = lanes_OR,
 #define S(id, spelling)
-#define X(id, spelling, form, arity, arguments, result, value, interval, derivative)               \
+#define X(id, spelling, form, arity, arguments, result, value, interval, derivative, cuda)         \
     [IR_##id] = lanes_##id,
 #include "expr/ops.def"
 #undef S

@@ -103,7 +103,7 @@ static double sigmoid(double x) { return 1.0 / (1.0 + exp(-x)); }
 static double apply(int op, double x, double y) {
     switch (op) {
 #define S(id, spelling)
-#define X(id, spelling, form, arity, arguments, result, value, interval, derivative)               \
+#define X(id, spelling, form, arity, arguments, result, value, interval, derivative, cuda)         \
     case IR_##id:                                                                                  \
         return APPLY_##arguments(VALUE_##result(value));
 #include "expr/ops.def"

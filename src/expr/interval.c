@@ -331,6 +331,15 @@ static int holds(walk *w, const affine_form *f) {
     return 1;
 }
 
+static int are_apart(walk *w, const affine_form *pair) {
+    int64_t lo[2], hi[2];
+    for (int i = 0; i < 2; i++) {
+        interval_range r = eval(w, w->node[pair->term[i].node].arg[0]);
+        lo[i] = r.lo.i, hi[i] = r.hi.i;
+    }
+    return interval_tables__apart(w->t, pair, lo, hi);
+}
+
 /* The ends move to values that the form's congruence allows: a rest by 2 of odd numbers is 1, not 0..1. */
 static void tighten(walk *w, const affine_form *f, bounds *d) {
     bounds r;
@@ -356,6 +365,7 @@ static interval_range eval_comparison(walk *w, int id, const ir_node *n) {
     if (n->op == IR_LE_I) return interval__ints(d.lo >= 0, d.hi >= 0);
     int can = d.lo <= 0 && d.hi >= 0;
     if (can && f && affine__never_zero(f)) can = !holds(w, f);
+    if (can && f && d.lo < d.hi && interval_tables__has_sets(w->t, f)) can = !are_apart(w, f);
     int equal = can && d.lo == 0 && d.hi == 0;
     return n->op == IR_EQ_I ? interval__ints(equal, can) : interval__ints(!can, !equal);
 }

@@ -24,7 +24,8 @@ typedef enum interval_what {
     INTERVAL_SIZE,   /* min, max, abs of integers by op */
     INTERVAL_LOAD,   /* the rest is done lane by lane, by interval_many.c */
     INTERVAL_RULE,
-    INTERVAL_JOIN /* ?: of floats */
+    INTERVAL_APART, /* what SIGN left open between elements of two arrays (pair) */
+    INTERVAL_JOIN   /* ?: of floats */
 } interval_what;
 
 typedef struct interval_term {
@@ -39,7 +40,8 @@ typedef struct interval_step {
     int n; /* terms */
     int64_t constant, divisor;
     const interval_term *term;
-    const ir_node *node; /* LOAD */
+    const ir_node *node;            /* LOAD */
+    const struct affine_form *pair; /* APART; x and y are its indices */
 } interval_step;
 
 typedef struct interval_lanes {
@@ -51,6 +53,7 @@ typedef struct interval_lanes {
     int (*rises_i64)(const int64_t *x, int64_t n);
     void (*ends_i32)(const int32_t *x, int64_t n, int64_t *lo, int64_t *hi); /* n >= 1 */
     void (*ends_i64)(const int64_t *x, int64_t n, int64_t *lo, int64_t *hi);
+    void (*ends_u8)(const uint8_t *x, int64_t n, int64_t *lo, int64_t *hi);
     int (*ends_f32)(const float *x, int64_t n, float *lo, float *hi); /* 1: there is a NaN */
 } interval_lanes;
 

@@ -186,6 +186,7 @@ RISES(rises_i64, int64_t)
     }
 ENDS(ends_i32, int32_t)
 ENDS(ends_i64, int64_t)
+ENDS(ends_u8, uint8_t)
 
 static int ends_f32(const float *x, int64_t n, float *lo, float *hi) {
     float least = INFINITY, most = -INFINITY;
@@ -199,5 +200,5 @@ static int ends_f32(const float *x, int64_t n, float *lo, float *hi) {
     return nan;
 }
 
-const interval_lanes INTERVAL_LANES_TABLE = {step,      judge,    place,    rises_i32,
-                                             rises_i64, ends_i32, ends_i64, ends_f32};
+const interval_lanes INTERVAL_LANES_TABLE = {step,     judge,    place,   rises_i32, rises_i64,
+                                             ends_i32, ends_i64, ends_u8, ends_f32};

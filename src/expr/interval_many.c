@@ -90,9 +90,22 @@ static void join_lanes(const interval_many *m, const interval_step *s, int n) {
     }
 }
 
+/* Elements that share no value are never equal. */
+static void apart_lanes(const interval_many *m, const interval_step *s, int n) {
+    interval_register *o = &m->reg[s->out];
+    const interval_register *x = &m->reg[s->x], *y = &m->reg[s->y];
+    for (int i = 0; i < n; i++) {
+        const int64_t lo[2] = {x->lo[i].i, y->lo[i].i}, hi[2] = {x->hi[i].i, y->hi[i].i};
+        if (o->lo[i].i == o->hi[i].i || !interval_tables__apart(m->t, s->pair, lo, hi)) continue;
+        o->lo[i].i = o->hi[i].i = s->op == IR_NE_I;
+    }
+}
+
 static void run_step(interval_many *m, const interval_step *s, int n) {
     if (s->what == INTERVAL_LOAD) {
         load_lanes(m, s, n);
+    } else if (s->what == INTERVAL_APART) {
+        apart_lanes(m, s, n);
     } else if (s->what == INTERVAL_JOIN) {
         join_lanes(m, s, n);
     } else if (s->what == INTERVAL_RULE) {
@@ -186,7 +199,17 @@ static int make_comparison(interval_many *m, int id, const ir_node *n) {
     if (x < 0) return -1;
     interval_step s = {.what = INTERVAL_SIGN, .op = n->op, .x = x};
     s.never = f && affine__never_zero(f) && holds(m, f);
-    return emit(m, s);
+    int at = emit(m, s);
+    if (!f || n->op == IR_LT_I || n->op == IR_LE_I || !interval_tables__has_sets(m->t, f))
+        return at;
+    const ir_node *node = m->t->prog.node;
+    m->step[m->n_steps++] = (interval_step){.what = INTERVAL_APART,
+                                            .op = n->op,
+                                            .out = at,
+                                            .x = make(m, node[f->term[0].node].arg[0]),
+                                            .y = make(m, node[f->term[1].node].arg[0]),
+                                            .pair = f};
+    return at;
 }
 
 /* Operations with a loop of their own; -1: none. */
@@ -245,6 +268,7 @@ static err allocate(interval_many *m, interval_register **heap, arena *a) {
     size_t nodes = (size_t)p->n, terms = 0, most = 4; /* the index variables */
     for (int i = 0; i < p->n; i++) {
         most += 1 + (f->of[i] && !affine__is_atom(f->of[i], i)) + 2 * (f->again[i] != NULL);
+        most += f->of[i] && f->of[i]->pair; /* APART, which has no register of its own */
         for (int second = 0; second < 2; second++) {
             const affine_form *x = second ? f->again[i] : f->of[i];
             for (int j = 0; x && j < x->n; j++) terms++, most += x->term[j].divisor != 0;

@@ -225,7 +225,7 @@ RULE(to_i) {
 
 interval_rule *const interval__rules[IR_OP_COUNT] = {
 #define S(id, spelling)
-#define X(id, spelling, form, arity, arguments, result, value, interval, derivative)               \
+#define X(id, spelling, form, arity, arguments, result, value, interval, derivative, cuda)         \
     [IR_##id] = interval,
 #include "expr/ops.def"
 #undef S

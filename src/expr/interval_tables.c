@@ -1,16 +1,18 @@
 /* Ranges of slices of captured arrays, built in one pass and asked in logarithmic time.
  *
  * An integer array that never falls (document ids, anchors) needs nothing: its slice's ends are the
- * extremes. Otherwise a binary tree of minima and maxima over blocks of BLOCK elements is kept; the ragged
+ * extremes. Otherwise a binary tree of minima and maxima over at most LEAVES blocks is kept; the ragged
  * ends of a slice are read element by element, so the answer is exact. A float block that holds NaN counts as
- * everything from -inf to +inf, which the rules read as unknown. */
+ * everything from -inf to +inf, which the rules read as unknown. Arrays of more than SCANNED
+ * elements are not read through: their short slices are read when asked for, long ones are unknown within their
+ * element type, so neither time nor memory follows an array that is larger than its use. */
 #include "expr/interval_tables.h"
 #include "expr/expr_load.h"
 #include "expr/ops.h"
 #include <math.h>
 #include <string.h>
 
-enum { BLOCK = 64, MAX_ROWS = 128 };
+enum { BLOCK = 64, LEAVES = 1 << 15, SCANNED = 1 << 26, READ = 1 << 14, MAX_ROWS = 128 };
 
 static interval_range whole_range(const expr_value *v, expr_type type, int64_t from, int64_t to) {
     interval_range r;
@@ -42,6 +44,9 @@ static interval_range read_range(const interval_lanes *f, const expr_value *v, e
         f->ends_i64((const int64_t *)v->data + from, to - from + 1, &r.lo.i, &r.hi.i);
     } else if (type == EXPR_INT && v->type == DT_I32) {
         f->ends_i32((const int32_t *)v->data + from, to - from + 1, &r.lo.i, &r.hi.i);
+    } else if (v->type == DT_U8 || v->type == DT_BOOL) {
+        f->ends_u8((const uint8_t *)v->data + from, to - from + 1, &r.lo.i, &r.hi.i);
+        if (type == EXPR_BOOL || v->type == DT_BOOL) r.lo.i = r.lo.i != 0, r.hi.i = r.hi.i != 0;
     } else if (v->type == DT_F32) {
         if (f->ends_f32((const float *)v->data + from, to - from + 1, &r.lo.f, &r.hi.f))
             return interval__unknown(EXPR_FLOAT);
@@ -75,19 +80,93 @@ static err build_array(interval_array *x, const interval_lanes *f, const expr_va
                        expr_type type, int ndim, arena *a) {
     x->n = 1;
     for (int i = 0; i < ndim; i++) x->n *= v->dim[i];
+    if (x->n > SCANNED) return ERR_OK;
     x->sorted = never_falls(f, v, type, x->n);
     if (x->sorted) return ERR_OK;
-    x->blocks = (x->n + BLOCK - 1) / BLOCK;
+    x->block = BLOCK;
+    while (x->n > x->block * LEAVES) x->block *= 2;
+    x->blocks = (x->n + x->block - 1) / x->block;
     TRY(arena_alloc_raw(a, 2 * (size_t)x->blocks, sizeof *x->lo, &x->lo));
     TRY(arena_alloc_raw(a, 2 * (size_t)x->blocks, sizeof *x->hi, &x->hi));
     for (int64_t i = 0; i < x->blocks; i++) {
-        int64_t from = i * BLOCK, to = from + BLOCK < x->n ? from + BLOCK - 1 : x->n - 1;
+        int64_t from = i * x->block, to = from + x->block < x->n ? from + x->block - 1 : x->n - 1;
         keep_node(x, x->blocks + i, read_range(f, v, type, from, to));
     }
     for (int64_t i = x->blocks - 1; i > 0; i--)
         keep_node(x, i,
                   interval__join(type, node_range(x, 2 * i, type), node_range(x, 2 * i + 1, type)));
     return ERR_OK;
+}
+
+/* ---- sets of values: ids in no order, of which two slices may share none though their extremes overlap ---- */
+
+static uint64_t class_of(int64_t v) {
+    return UINT64_C(1) << ((uint64_t)v * UINT64_C(0x9e3779b97f4a7c15) >> 58);
+}
+
+/* Classes of elements from..to; equal neighbours, which documents are made of, count once. */
+static uint64_t read_set(const expr_value *v, int64_t from, int64_t to) {
+    int64_t last = expr_load__element(v, EXPR_INT, from).i;
+    uint64_t set = class_of(last);
+    for (int64_t i = from + 1; i <= to; i++) {
+        int64_t x = expr_load__element(v, EXPR_INT, i).i;
+        if (x != last) set |= class_of(x);
+        last = x;
+    }
+    return set;
+}
+
+static err build_sets(interval_array *x, const expr_value *v, arena *a) {
+    if (!x->blocks || x->sets) return ERR_OK; /* sorted arrays answer by their ends */
+    TRY(arena_alloc_raw(a, 2 * (size_t)x->blocks, sizeof *x->sets, &x->sets));
+    for (int64_t i = 0; i < x->blocks; i++) {
+        int64_t from = i * x->block, to = from + x->block < x->n ? from + x->block : x->n;
+        x->sets[x->blocks + i] = read_set(v, from, to - 1);
+    }
+    for (int64_t i = x->blocks - 1; i > 0; i--) x->sets[i] = x->sets[2 * i] | x->sets[2 * i + 1];
+    return ERR_OK;
+}
+
+/* Classes that occur in a slice; all of them where that is not known. */
+static uint64_t set_of(const interval_array *x, const expr_value *v, int64_t from, int64_t to) {
+    if (from < 0 || to >= x->n) return UINT64_MAX;
+    if (to - from < (x->sets ? BLOCK / 4 : 2 * BLOCK)) return read_set(v, from, to);
+    if (!x->sets) return UINT64_MAX;
+    int64_t i = from / x->block + x->blocks, j = to / x->block + x->blocks + 1;
+    uint64_t set = 0; /* of the covering blocks: a little more is sound */
+    for (; i < j; i /= 2, j /= 2) {
+        if (i & 1) set |= x->sets[i++];
+        if (j & 1) set |= x->sets[--j];
+    }
+    return set;
+}
+
+int interval_tables__has_sets(const interval_tables *t, const affine_form *f) {
+    return f->pair && (t->array[t->prog.node[f->term[0].node].slot].sets ||
+                       t->array[t->prog.node[f->term[1].node].slot].sets);
+}
+
+int interval_tables__apart(const interval_tables *t, const affine_form *pair, const int64_t *lo,
+                           const int64_t *hi) {
+    uint64_t set[2];
+    for (int i = 0; i < 2; i++) {
+        int slot = t->prog.node[pair->term[i].node].slot;
+        set[i] = set_of(&t->array[slot], &t->values[slot], lo[i], hi[i]);
+    }
+    return (set[0] & set[1]) == 0;
+}
+
+/* What an element can be by its type alone. */
+static interval_range any_element(const expr_value *v, expr_type type) {
+    if (type != EXPR_INT) return interval__unknown(type);
+    switch (v->type) {
+    case DT_BOOL: return interval__ints(0, 1);
+    case DT_U8: return interval__ints(0, UINT8_MAX);
+    case DT_I8: return interval__ints(INT8_MIN, INT8_MAX);
+    case DT_I16: return interval__ints(INT16_MIN, INT16_MAX);
+    case DT_I32: return interval__ints(INT32_MIN, INT32_MAX);
+    default: return interval__unknown(EXPR_INT);
+    }
 }
 
 static void widen(interval_range *r, int *any, expr_type type, interval_range x) {
@@ -103,16 +182,18 @@ interval_range interval_tables__slice(const interval_tables *t, int slot, expr_t
     if (x->sorted)
         return interval__ints(expr_load__element(v, type, from).i,
                               expr_load__element(v, type, to).i);
-    if (to - from < BLOCK / 2) return read_range(f, v, type, from, to);
+    const int64_t block = x->block;
+    if (to - from < (block ? block / 2 : READ)) return read_range(f, v, type, from, to);
+    if (!block) return any_element(v, type);
     interval_range r = {0};
     int any = 0;
-    int64_t first = (from + BLOCK - 1) / BLOCK; /* whole blocks first..last - 1 */
-    int64_t last = to == x->n - 1 ? x->blocks : (to + 1) / BLOCK;
+    int64_t first = (from + block - 1) / block; /* whole blocks first..last - 1 */
+    int64_t last = to == x->n - 1 ? x->blocks : (to + 1) / block;
     if (first >= last) return read_range(f, v, type, from, to);
-    if (from < first * BLOCK)
-        widen(&r, &any, type, read_range(f, v, type, from, first * BLOCK - 1));
-    if (last < x->blocks && last * BLOCK <= to)
-        widen(&r, &any, type, read_range(f, v, type, last * BLOCK, to));
+    if (from < first * block)
+        widen(&r, &any, type, read_range(f, v, type, from, first * block - 1));
+    if (last < x->blocks && last * block <= to)
+        widen(&r, &any, type, read_range(f, v, type, last * block, to));
     int64_t i = first + x->blocks, j = last + x->blocks;
     for (; i < j; i /= 2, j /= 2) {
         if (i & 1) widen(&r, &any, type, node_range(x, i++, type));
@@ -147,6 +228,7 @@ static interval_range load_slices(const interval_tables *t, const ir_node *n, co
                                                   expr_load__place(v, n->n_args, at),
                                                   expr_load__place(v, n->n_args, end));
         r = row ? interval__join((expr_type)n->type, r, s) : s;
+        if (n->type == EXPR_BOOL && r.lo.i != r.hi.i) break; /* nothing more to learn */
     }
     return r;
 }
@@ -186,6 +268,15 @@ static err build(interval_tables *t, const expr *e, const expr_env *env, arena *
         if (n->op != IR_LOAD || t->array[n->slot].n) continue;
         TRY(build_array(&t->array[n->slot], t->lanes, &t->values[n->slot], (expr_type)n->type,
                         n->n_args, a));
+    }
+    for (int i = 0; i < t->prog.n; i++) {
+        const affine_form *f = t->affine.of[i];
+        const int op = t->prog.node[i].op;
+        if (!f || !f->pair || (op != IR_EQ_I && op != IR_NE_I)) continue;
+        for (int j = 0; j < 2; j++) {
+            int slot = t->prog.node[f->term[j].node].slot;
+            TRY(build_sets(&t->array[slot], &t->values[slot], a));
+        }
     }
     return ERR_OK;
 }

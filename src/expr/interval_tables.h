@@ -8,9 +8,12 @@
 #include "expr/interval_lanes.h"
 
 typedef struct interval_array {
-    int64_t n;       /* elements, flattened */
-    int sorted;      /* never falls: the ends of a slice are its extremes, no tree is kept */
-    int64_t blocks;  /* leaves of the tree */
+    int64_t n;      /* elements, flattened */
+    int sorted;     /* never falls: the ends of a slice are its extremes, no tree is kept */
+    int64_t block;  /* elements of a leaf; 0: no tree, the array is read when asked for */
+    int64_t blocks; /* leaves of the tree */
+    uint64_t *
+        sets; /* [2 * blocks] which of 64 classes of values occur; NULL where nobody compares elements */
     ir_val *lo, *hi; /* [2 * blocks]: node i covers 2i and 2i + 1, leaves from `blocks` on */
 } interval_array;
 
@@ -38,6 +41,13 @@ typedef struct interval_trace {
 /* Fills trace [nodes] for a box; 0 when it was too much work to finish or positions wrap, and nothing is known. */
 int interval_tables__trace(const interval_tables *t, const interval_box *box,
                            interval_trace *trace);
+
+/* The form is a pair, and what its arrays hold is known better than by their extremes. */
+int interval_tables__has_sets(const interval_tables *t, const affine_form *f);
+/* Whether form a[i] - b[j] (affine_form's pair) cannot be 0 for indices in these ranges, because no value of one slice
+ * is in the other. lo and hi: of the index of each term. */
+int interval_tables__apart(const interval_tables *t, const affine_form *pair, const int64_t *lo,
+                           const int64_t *hi);
 
 /* What a load gives for indices lo[i]..hi[i] (ends as ranges have them, inside its array or not); 0 where it leaves.
  * *inside: no index leaves. */

@@ -13,7 +13,7 @@ const char *const ir__var_names[IR_VAR_COUNT] = {"b", "h", "q", "kv", "s"};
 
 const ir_op_info ir__ops[IR_OP_COUNT] = {
 #define S(id, spelling) {spelling, IR_STRUCTURAL, 0, EXPR_BOOL, EXPR_BOOL},
-#define X(id, spelling, form, arity, arguments, result, value, interval, derivative)               \
+#define X(id, spelling, form, arity, arguments, result, value, interval, derivative, cuda)         \
     {spelling, IR_##form, arity, EXPR_##arguments, EXPR_##result},
 #include "expr/ops.def"
 #undef S
@@ -35,7 +35,7 @@ ir_val ir__apply(ir_op op, ir_val vx, ir_val vy) {
     ir_val out = {0};
     switch (op) {
 #define S(id, spelling)
-#define X(id, spelling, form, arity, arguments, result, value, interval, derivative)               \
+#define X(id, spelling, form, arity, arguments, result, value, interval, derivative, cuda)         \
     case IR_##id: {                                                                                \
         TYPE_##arguments x = READ_##arguments(vx), y = READ_##arguments(vy);                       \
         (void)y;                                                                                   \

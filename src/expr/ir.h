@@ -13,8 +13,8 @@
 enum { IR_MAX_NODES = 1024, IR_SLACK = IR_MAX_NODES + 64, IR_MAX_GRAD = 8192 };
 
 typedef enum ir_op {
-#define S(id, spelling)                                                              IR_##id,
-#define X(id, spelling, form, arity, arguments, result, value, interval, derivative) IR_##id,
+#define S(id, spelling)                                                                    IR_##id,
+#define X(id, spelling, form, arity, arguments, result, value, interval, derivative, cuda) IR_##id,
 #include "expr/ops.def"
 #undef S
 #undef X

@@ -308,6 +308,8 @@ done:
     return e;
 }
 
+enum { MERGE_AT_ONCE = 64 };
+
 void flex_merge(int n, const float *const *o, const float *lse, int64_t dv, float *out,
                 float *out_lse) {
     float top = -INFINITY;
@@ -320,13 +322,15 @@ void flex_merge(int n, const float *const *o, const float *lse, int64_t dv, floa
     if (top == -INFINITY) return;
     double sum = 0.0;
     for (int i = 0; i < n; i++) sum += exp((double)lse[i] - (double)top);
-    for (int64_t d = 0; d < dv; d++) {
-        double acc = 0.0;
+    for (int64_t d0 = 0; d0 < dv; d0 += MERGE_AT_ONCE) {
+        double acc[MERGE_AT_ONCE] = {0};
+        int64_t width = dv - d0 < MERGE_AT_ONCE ? dv - d0 : MERGE_AT_ONCE;
         for (int i = 0; i < n; i++) {
             double w = exp((double)lse[i] - (double)top);
-            if (w != 0.0) acc += w * (double)o[i][d]; /* an empty part may hold anything */
+            if (w == 0.0) continue; /* an empty part may hold anything */
+            for (int64_t d = 0; d < width; d++) acc[d] += w * (double)o[i][d0 + d];
         }
-        out[d] = (float)(acc / sum);
+        for (int64_t d = 0; d < width; d++) out[d0 + d] = (float)(acc[d] / sum);
     }
     *out_lse = (float)((double)top + log(sum));
 }

@@ -40,9 +40,15 @@ MUST_CHECK err checkpoint_find(const char *run, char *path, size_t n, int64_t *u
 /* state.json alone, verified; then the weights and moments. */
 MUST_CHECK err checkpoint_read_state(const char *path, checkpoint_state *s);
 MUST_CHECK err checkpoint_read_buffers(const char *path, const checkpoint_buffers *b);
-/* ERR_REFUSED naming the first recipe key, or the digest, that differs and may not. now: what the run would write. */
+/* What a run goes on with that is not what it began with, once that was allowed. */
+typedef struct checkpoint_changes {
+    int rows; /* other training data: the cursor means nothing in it */
+    int held; /* other held-out data: best scores do not compare */
+} checkpoint_changes;
+/* ERR_REFUSED naming the first recipe key, or the digest, that differs and may not. now: what the run would write. allow: keys that leave
+ * the drafter's shape alone, and rows, may differ; each one is logged. */
 MUST_CHECK err checkpoint_compare(const char *path, const checkpoint_state *saved,
-                                  const checkpoint_state *now);
+                                  const checkpoint_state *now, int allow, checkpoint_changes *out);
 /* Keeps the newest `keep` and the best; removes the others. */
 MUST_CHECK err checkpoint_prune(const char *run, int64_t keep, int64_t best_update);
 void checkpoint_path(const char *run, int64_t update, char *path, size_t n);

@@ -156,7 +156,23 @@ static int next(walk *w) {
     return 0;
 }
 
-static err compare_recipes(const char *path, const char *saved, const char *now) {
+/* With the flag: what the weights' shapes and their meaning in decoding do not depend on. */
+static int may_be_allowed(const char *key) { return strncmp(key, "drafter.", 8) != 0; }
+
+static err compare_value(const char *path, const walk *a, const walk *b, int allow) {
+    if (strcmp(a->value, b->value) == 0 || may_change(a->key, a->value, b->value)) return ERR_OK;
+    if (allow && may_be_allowed(a->key)) {
+        log_warn("%s: %s was %s and is %s from here on", path, a->key, a->value, b->value);
+        return ERR_OK;
+    }
+    return err_set(ERR_REFUSED,
+                   "%s was made with %s: %s and the recipe now says %s; change it back, %sstart "
+                   "fresh or choose another run.out",
+                   path, a->key, a->value, b->value,
+                   may_be_allowed(a->key) ? "allow it with --allow-change, " : "");
+}
+
+static err compare_recipes(const char *path, const char *saved, const char *now, int allow) {
     walk a = {.at = saved}, b = {.at = now};
     for (;;) {
         const int more_a = next(&a), more_b = next(&b);
@@ -166,29 +182,34 @@ static err compare_recipes(const char *path, const char *saved, const char *now)
                            "%s was made by another version of this program: its recipe has other "
                            "keys (%s); start fresh or choose another run.out",
                            path, more_a ? a.key : b.key);
-        if (strcmp(a.value, b.value) != 0 && !may_change(a.key, a.value, b.value))
-            return err_set(
-                ERR_REFUSED,
-                "%s was made with %s: %s and the recipe now says %s; change it back, start "
-                "fresh or choose another run.out",
-                path, a.key, a.value, b.value);
+        TRY(compare_value(path, &a, &b, allow));
     }
 }
 
-static err compare_digest(const char *path, const char *what, const char *saved, const char *now) {
+/* changed NULL: never allowed. */
+static err compare_digest(const char *path, const char *what, const char *saved, const char *now,
+                          int allow, int *changed) {
     if (strcmp(saved, now) == 0) return ERR_OK;
+    if (allow && changed) {
+        log_warn("%s was made with %s; the run goes on with those of the recipe", path, what);
+        *changed = 1;
+        return ERR_OK;
+    }
     return err_set(ERR_REFUSED,
-                   "%s was made with %s (digest %s, now %s); bring it back, start fresh or "
+                   "%s was made with %s (digest %s, now %s); bring it back, %sstart fresh or "
                    "choose another run.out",
-                   path, what, saved, now);
+                   path, what, saved, now, changed ? "allow it with --allow-change, " : "");
 }
 
-err checkpoint_compare(const char *path, const checkpoint_state *saved,
-                       const checkpoint_state *now) {
-    TRY(compare_digest(path, "another target", saved->target_digest, now->target_digest));
-    TRY(compare_digest(path, "other training data", saved->data_digest, now->data_digest));
-    TRY(compare_digest(path, "other validation data", saved->held_digest, now->held_digest));
-    TRY(compare_recipes(path, saved->recipe.s, now->recipe.s));
+err checkpoint_compare(const char *path, const checkpoint_state *saved, const checkpoint_state *now,
+                       int allow, checkpoint_changes *out) {
+    *out = (checkpoint_changes){0};
+    TRY(compare_digest(path, "another target", saved->target_digest, now->target_digest, 0, NULL));
+    TRY(compare_digest(path, "other training data", saved->data_digest, now->data_digest, allow,
+                       &out->rows));
+    TRY(compare_digest(path, "other validation data", saved->held_digest, now->held_digest, allow,
+                       &out->held));
+    TRY(compare_recipes(path, saved->recipe.s, now->recipe.s, allow));
     if (saved->ranks != now->ranks)
         log_warn(
             "%s was computed by %lld drafter ranks and this process has %lld: what follows is right, "

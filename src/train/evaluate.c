@@ -5,8 +5,6 @@
 #include "train/evaluate.h"
 #include "flex/paged.h"
 
-enum { BATCH = 4 };
-
 err evaluate_prepare(evaluate_set *out, const data_set *held, const target *t, int64_t limit,
                      int64_t max_new, arena *a) {
     const target_config *c = target_get_config(t);
@@ -31,7 +29,9 @@ err evaluate_prepare(evaluate_set *out, const data_set *held, const target *t, i
     return ERR_OK;
 }
 
-static int64_t batch_of(const evaluate_set *s) { return s->n < BATCH ? s->n : BATCH; }
+static int64_t batch_of(const evaluate_set *s) {
+    return s->n < EVALUATE_BATCH ? s->n : EVALUATE_BATCH;
+}
 
 /* With a block to spare, so that the last rounds draft whole blocks like all others. */
 static int64_t room(const evaluate_set *s, const target *t, int64_t block_size) {
@@ -57,7 +57,7 @@ size_t evaluate_bytes(const evaluate_set *s, const target *t, const drafter_layo
 
 static err one_batch(const evaluate_set *s, decode_batch *b, int64_t from, int64_t n,
                      decode_stats *stats) {
-    decode_seq *seq[BATCH] = {NULL};
+    decode_seq *seq[EVALUATE_BATCH] = {NULL};
     for (int64_t i = 0; i < n; i++) {
         const decode_request r = {.prompt = data_at(s->held, s->doc[from + i]).tokens,
                                   .n_prompt = s->length[from + i],
@@ -85,9 +85,10 @@ err evaluate_run(const evaluate_set *s, dev *d, const target *t, const drafter_l
                                .end_ids = s->end_ids,
                                .n_end = s->n_end};
     err e = decode_create(&b, d, &cfg);
-    for (int64_t i = 0; !e && i < s->n; i += BATCH) {
+    for (int64_t i = 0; !e && i < s->n; i += EVALUATE_BATCH) {
         if (beat) e = beat(ctx);
-        if (!e) e = one_batch(s, b, i, s->n - i < BATCH ? s->n - i : BATCH, stats);
+        if (!e)
+            e = one_batch(s, b, i, s->n - i < EVALUATE_BATCH ? s->n - i : EVALUATE_BATCH, stats);
     }
     if (b) decode_free(b);
     drafter_free(dr);

@@ -8,6 +8,7 @@
 #include "data/data.h"
 #include "decode/decode.h"
 
+enum { EVALUATE_BATCH = 4 /* prompts decoded side by side */ };
 typedef struct evaluate_set {
     const data_set *held;
     int64_t n;       /* prompts */

@@ -22,14 +22,32 @@ typedef struct train_plan_line {
     char name[64];   /* what the bytes hold */
     size_t bytes;
 } train_plan_line;
+/* What is written to one folder of the run. */
+typedef struct train_plan_file {
+    char name[64];
+    const char *folder;
+    uint64_t bytes, there; /* in the end; of these on the disk already */
+    uint64_t room;         /* free on the folder's file system */
+    uint64_t system;       /* which file system: folders of one share its room */
+} train_plan_file;
+/* A change with which the run would fit: verified by making the plan with it. */
+typedef struct train_plan_fit {
+    char set[512]; /* settings as on the command line, or words */
+    uint64_t bytes;
+} train_plan_fit;
 typedef struct train_plan_drafter {
     const char *name;                /* "" without names */
     int64_t params, anchors_per_row; /* most */
+    int64_t anchors_per_epoch;
+    double flops_per_epoch;
     int ranks;
 } train_plan_drafter;
+enum { TRAIN_PLAN_FILES = 5, TRAIN_PLAN_FITS = 4 };
 typedef struct train_plan {
     int64_t documents, tokens, supervised, rows_per_epoch, tokens_per_epoch, updates;
-    int64_t drafter_params; /* of all drafters */
+    int64_t from_update;            /* updates done before */
+    int64_t rows_left, tokens_left; /* of the updates that are not */
+    int64_t drafter_params;         /* of all drafters */
     int64_t target_params;
     int64_t max_row_tokens, max_row_docs;
     int64_t max_row_anchors; /* of all drafters */
@@ -39,10 +57,16 @@ typedef struct train_plan {
     train_plan_line *lines;
     size_t total_bytes,
         allowance; /* allowance: what libraries and handles may take beside the arenas */
-    double flops_per_epoch;
-    double seconds_estimate; /* from a rate measured in a moment; 0: not measured */
-    char placement[512];     /* which roles run where, and why */
-    char preview[4096];      /* first row with supervised text marked */
+    size_t
+        memory_room; /* what the machine and its containers left when the run was opened; 0: not told */
+    int n_files;
+    train_plan_file files[TRAIN_PLAN_FILES];
+    char refused[1536]; /* why the run does not fit, and what would; "": it fits */
+    int n_fits;
+    train_plan_fit fits[TRAIN_PLAN_FITS];
+    double flops_per_epoch, target_flops_per_epoch;
+    char placement[512]; /* which roles run where, and why */
+    char preview[4096];  /* first row with supervised text marked */
 } train_plan;
 
 typedef struct train train;
@@ -53,11 +77,16 @@ typedef struct train_options {
     int fresh;
     int plan_only;
     int quiet;
+    int allow_change; /* a resumed run may go on with another recipe or other rows, as far as its drafters keep their shape */
     int64_t supervisor; /* process that starts this one again after a crash; 0: none */
     /* Called by every role at each phase it begins, on the role's thread; an error it returns is that role's failure. For
      * watching a run from outside and for tests that slow, stop or break a role; NULL: nobody watches. */
     err (*on_phase)(void *ctx, const char *role, const char *phase, int64_t step);
     void *on_phase_ctx;
+    /* The run may take no more than so much, whatever the machine has: for planning a smaller one, and for tests. 0: as the
+     * machine has. */
+    size_t memory_limit;
+    uint64_t disk_limit; /* of each file system */
     /* Non-zero ends preparation of rows before the run has begun (ERR_STOPPED); train_run has its own. */
     const _Atomic int *stop;
 } train_options;
@@ -65,6 +94,8 @@ MUST_CHECK err train_open(train **out, const recipe *r, const train_options *opt
 /* Does nothing to a run that was abandoned: its threads may still be using everything. */
 void train_close(train *t);
 const train_plan *train_get_plan(const train *t);
+/* ERR_REFUSED with plan->refused. Only a plan can be opened that this refuses; train_open of a run does the same itself. */
+MUST_CHECK err train_check_plan(const train *t);
 MUST_CHECK err train_plan_text(const train *t, str *out); /* the table that `plan` prints */
 
 /* Progress for the caller to draw; called after every update and evaluation. */

@@ -195,6 +195,7 @@ static err check_libraries(const train *t) {
 /* Every device its share of the threads; the first ones one more where it does not come out even. */
 err train__open_devices(train *t) {
     const int threads = dev_threads(t->loader), n = t->n_devices;
+    t->threads = threads;
     if (n == 1) {
         t->device[0].threads = threads;
         t->device[0].d = t->loader;
@@ -202,8 +203,7 @@ err train__open_devices(train *t) {
     }
     for (int i = 0; i < n; i++) {
         train_device *k = &t->device[i];
-        if (!k->threads) k->threads = threads / n + (i < threads % n);
-        if (!k->threads) k->threads = 1;
+        if (!k->threads) k->threads = train__share(threads, n, i);
         const dev_config c = {.threads = k->threads};
         if (!k->d) TRY(dev_open_cpu(&k->d, &c));
         pthread_mutex_init(&k->turn, NULL);

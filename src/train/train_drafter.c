@@ -64,17 +64,25 @@ static err describe(const train *t, train_drafter *d) {
 }
 
 /* A set that only grew holds the run's documents still, in front: its digest at their number is the saved one. */
-static err compare_saved(const train *t, const train_drafter *d, const checkpoint_state *saved) {
+static err compare_saved(const train *t, const train_drafter *d, const checkpoint_state *saved,
+                         checkpoint_changes *changes) {
     checkpoint_state now = d->at;
     if (saved->data_docs >= 0 && saved->data_docs < now.data_docs)
         TRY(data_digest_at(t->data, saved->data_docs, now.data_digest));
-    return checkpoint_compare(d->found, saved, &now);
+    return checkpoint_compare(d->found, saved, &now, t->opt.allow_change, changes);
 }
 
-/* Identity is this process's own; progress is the checkpoint's. */
-static void take_progress(train_drafter *d, const checkpoint_state *saved) {
+/* Identity is this process's own; progress is the checkpoint's. In other rows it stands at the beginning of its epoch. */
+static void take_progress(train_drafter *d, const checkpoint_state *saved,
+                          const checkpoint_changes *changes) {
     const checkpoint_state own = d->at;
     d->at = *saved;
+    if (changes->rows) d->at.cursor.next = d->at.cursor.docs = 0;
+    if (changes->held) {
+        d->at.best_tau = NAN;
+        d->at.best_update = -1;
+    }
+    memcpy(d->at.held_digest, own.held_digest, sizeof own.held_digest);
     d->at.recipe = own.recipe;
     d->at.data_docs = own.data_docs;
     d->at.ranks = own.ranks;
@@ -84,6 +92,7 @@ static void take_progress(train_drafter *d, const checkpoint_state *saved) {
 
 err train__find_checkpoint(train *t, train_drafter *d) {
     checkpoint_state saved;
+    checkpoint_changes changes;
     int64_t update = -1;
     TRY(describe(t, d));
     if (!t->opt.plan_only) TRY(train__sweep_folder(d->folder));
@@ -97,8 +106,8 @@ err train__find_checkpoint(train *t, train_drafter *d) {
         return ERR_OK;
     }
     TRY(checkpoint_read_state(d->found, &saved));
-    err e = compare_saved(t, d, &saved);
-    if (!e) take_progress(d, &saved);
+    err e = compare_saved(t, d, &saved, &changes);
+    if (!e) take_progress(d, &saved, &changes);
     str_free(&saved.recipe);
     return e;
 }

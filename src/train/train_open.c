@@ -15,6 +15,7 @@ static err open_models(train *t) {
     const char *path = recipe_text(r, RECIPE_target_path);
     const dev_config dc = {.threads = (int)recipe_int(r, RECIPE_devices_threads)};
     TRY(dev_open_cpu(&t->loader, &dc));
+    if (file_exists(path) && !file_is_dir(path)) TRY(train__check_target(t, path));
     TRY(target_load(&t->t, t->loader, path, NULL));
     gguf *g = NULL;
     err e = gguf_open(&g, path);
@@ -153,19 +154,14 @@ static err find_beginning(train *t) {
     return ERR_OK;
 }
 
-/* What taps depend on besides tokens: the target as held and the list of layers. */
+/* The plan asked for room already; preparing rows may have taken of it since. */
 static err open_store(train *t) {
     const char *dir = recipe_text(t->r, RECIPE_features_store);
-    char digest[33];
+    features_shape shape = {0};
     str key = {0};
     uint64_t stored = 0;
     if (!dir[0]) return ERR_OK;
-    target_digest(t->t, digest);
-    err e = str_printf(&key, "target %s, taps", digest);
-    for (int i = 0; !e && i < t->n_taps; i++) e = str_printf(&key, " %" PRId64, t->taps[i]);
-    const features_shape shape = {.key = key.s,
-                                  .docs = data_count(t->data),
-                                  .width = t->n_taps * target_get_config(t->t)->hidden};
+    err e = train__features_shape(t, &key, &shape);
     const uint64_t all = features_bytes(t->plan.tokens, shape.width);
     if (!e) e = features_stored(dir, &shape, &stored);
     if (!e) e = features_check_room(dir, all > stored ? all - stored : 0);
@@ -198,8 +194,10 @@ static err write_recipe(train *t) {
 static err open_run(train *t) {
     TRY(arena_create(&t->small, "run", 0));
     set_numbers(t);
+    train__look_at_room(t);
     TRY(open_models(t));
     TRY(open_drafters(t));
+    TRY(train__check_weights(t));
     TRY(train__place(t));
     TRY(check_rows(t));
     if (!t->opt.plan_only) {
@@ -218,6 +216,7 @@ static err open_run(train *t) {
     TRY(train__open_devices(t));
     TRY(train__make_plan(t));
     if (t->opt.plan_only) return ERR_OK;
+    TRY(train_check_plan(t));
     TRY(write_recipe(t));
     return take_memory_and_begin(t);
 }

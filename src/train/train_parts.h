@@ -120,6 +120,7 @@ struct train {
     dev *loader; /* all threads: loads, prepares, measures; NULL once devices have their shares */
     train_device *device; /* [n_devices] */
     int n_devices;
+    int threads; /* of all devices together */
     target *t;
     tokenizer *tok;
     chat_template *chat;
@@ -162,8 +163,13 @@ MUST_CHECK err train__drafter_config(const train *t, const recipe *r, drafter_co
 MUST_CHECK err train__place(train *t);
 MUST_CHECK err train__place_auto(train *t);
 MUST_CHECK err train__open_devices(train *t);
+/* Threads of device `at` of n that share `threads`. */
+static inline int train__share(int threads, int n, int at) {
+    const int share = threads / n + (at < threads % n);
+    return share ? share : 1;
+}
 void train__close_devices(train *t);
-/* train_auto.c: the split of CPU threads that a short measurement favours; 0: one device in turns. */
+/* train_auto.c: the split of CPU threads that a short measurement (train_rates) favours; 0: one device in turns. */
 MUST_CHECK err train__measure_split(train *t, int threads, int *target_threads);
 /* train_drafter.c: a drafter's shape and numbers; where it stands; its memory; its beginning and its saves. */
 MUST_CHECK err train__open_drafter(train *t, train_drafter *d, const recipe *r, const char *name);
@@ -178,8 +184,46 @@ MUST_CHECK err train__own_folder(train *t);
 MUST_CHECK err train__sweep_folder(const char *dir);
 MUST_CHECK err train__clear_folder(const train_drafter *d);
 MUST_CHECK err train__write_text(const char *dir, const char *name, const char *text, size_t n);
-/* train_plan.c */
+/* train_plan.c: the plan, and rows counted on paper. */
 MUST_CHECK err train__make_plan(train *t);
+/* FLOP of a row with so many tokens: the target's part, the same for all drafters, and a drafter's. */
+double train__target_flops(const train *t, double n);
+double train__drafter_flops(const train_drafter *d, double n, double anchors);
+/* What memory and disk follow from: the recipe's own settings, or others that are tried on paper. */
+typedef struct train__sizes {
+    int64_t tokens_per_row;
+    int64_t anchor_limit; /* no drafter draws more of a document */
+    int64_t keep;         /* checkpoints kept */
+    int ring;             /* rows that wait per drafter device; 0: chosen */
+    int targets, ranks;   /* so many target devices, and ranks of each drafter, at most */
+    int without;          /* this drafter is left out; -1: none */
+    int features;         /* taps are kept on disk */
+} train__sizes;
+typedef struct train__rows {
+    int64_t max_tokens, max_docs, updates; /* updates: from where the run stands */
+    int64_t max_anchors[TRAIN_MAX_DRAFTERS];
+} train__rows;
+MUST_CHECK err train__count_rows(train *t, const train__sizes *z, train__rows *out);
+/* train_bytes.c: memory with such settings. lines [train__line_count] or NULL; with lines the roles' caps are noted too. */
+typedef struct train__bytes {
+    size_t total, allowance;
+    int devices, n_lines;
+} train__bytes;
+void train__own_sizes(const train *t, train__sizes *z);
+int train__line_count(const train *t);
+MUST_CHECK err train__count_bytes(train *t, const train__sizes *z, const train__rows *rows,
+                                  train_plan_line *lines, train__bytes *out);
+/* train_disk.c: what the run will write, and what taps in a store depend on besides tokens. */
+MUST_CHECK err train__count_files(const train *t, const train__sizes *z, const train__rows *rows,
+                                  train_plan_file files[TRAIN_PLAN_FILES], int *n);
+/* The folder itself, or the nearest one above it that is there. path is absolute. */
+MUST_CHECK err train__nearest_folder(const char *path, char *out, size_t n);
+MUST_CHECK err train__features_shape(const train *t, str *key, features_shape *out);
+/* train_fit.c: whether it fits, why not, and what would. */
+void train__look_at_room(train *t);
+MUST_CHECK err train__check_weights(const train *t);
+MUST_CHECK err train__check_target(const train *t, const char *path);
+MUST_CHECK err train__judge(train *t);
 /* train_targets.c, train_ranks.c, train_update.c: what a role's thread does. */
 MUST_CHECK err train__target_memory(train *t, train_target *g);
 MUST_CHECK err train__target_role(train *t, train_target *g);
@@ -212,10 +256,6 @@ void train__count_memory(train *t, train_role *role, arena *const *a, int n);
 void train__fail(train *t, train_drafter *d, const train_role *role, err e);
 int train__is_over(train *t, train_drafter *d); /* it takes no more rows */
 
-/* Whether an update that holds so many rows and context tokens is whole: another full row would not fit. */
-static inline int train__update_is_whole(const train *t, int64_t rows, int64_t tokens) {
-    return rows > 0 && tokens + t->tokens_per_row > t->tokens_per_step;
-}
 /* The cursor after `update` updates. */
 static inline const data_cursor *train__mark(const train *t, int64_t update) {
     return &t->mark[update - t->from_update];

@@ -1,20 +1,16 @@
 /* The plan: what a run will read, take and do, found out before it starts.
  *
  * Rows from where the run stands to its end are packed once on paper, which gives the number of updates, the cursor after each of them and
- * the largest row, exactly; no token is read for that. Bytes of the arenas follow from the largest row and the shapes; the run takes them
- * capped at these figures. The time estimate comes from one small product timed here, and says nothing about other machines. */
-#include "core/clock.h"
-#include "dev/gemm.h"
-#include "train/row_buffer.h"
+ * the largest row, exactly; no token is read for that. Bytes of the arenas follow from the largest row and the shapes
+ * (train_bytes.c); the run takes them capped at these figures. What does not fit is found in train_fit.c. It measures nothing. */
 #include "train/train_parts.h"
-#include <inttypes.h>
 #include <stdio.h>
 #include <string.h>
 
 /* ---- counting rows ---- */
 
 /* FLOP of the target's part of a row: the same for all drafters. */
-static double target_flops(const train *t, double n) {
+double train__target_flops(const train *t, double n) {
     const target_config *k = target_get_config(t->t);
     const double layer =
         (double)k->hidden *
@@ -22,7 +18,7 @@ static double target_flops(const train *t, double n) {
     return 2 * n * layer * (double)(t->taps[t->n_taps - 1] + 1);
 }
 
-static double drafter_flops(const train_drafter *d, double n, double anchors) {
+double train__drafter_flops(const train_drafter *d, double n, double anchors) {
     const drafter_config *c = &d->l.cfg;
     const double h = (double)c->hidden, qw = (double)(c->heads * c->head_dim);
     const double kw = (double)(c->kv_heads * c->head_dim), i = (double)c->intermediate;
@@ -33,27 +29,26 @@ static double drafter_flops(const train_drafter *d, double n, double anchors) {
     return 6 * forward + 4 * head;
 }
 
-static void see_row(train *t, train_drafter *d, const data_row_size *row) {
-    train_plan *p = &t->plan;
-    if (row->n > p->max_row_tokens) p->max_row_tokens = row->n;
-    if (row->docs > p->max_row_docs) p->max_row_docs = row->docs;
-    if (row->anchors > d->max_row_anchors) d->max_row_anchors = row->anchors;
+static void see_row(train__rows *r, int who, const data_row_size *row) {
+    if (row->n > r->max_tokens) r->max_tokens = row->n;
+    if (row->docs > r->max_docs) r->max_docs = row->docs;
+    if (row->anchors > r->max_anchors[who]) r->max_anchors[who] = row->anchors;
 }
 
-/* A whole first epoch: its figures are shown, wherever the run stands. */
-static void count_epoch(train *t, data_stream *s, train_drafter *d) {
-    data_row_size row;
-    const int first = d == t->drafter;
-    while (data_stream_tell(s).epoch == 0) {
-        data_stream_skip(s, d->anchor_limit, &row);
-        see_row(t, d, &row);
-        d->epoch_flops += drafter_flops(d, (double)row.n, (double)row.anchors);
-        if (!first) continue;
-        t->plan.rows_per_epoch++;
-        t->plan.tokens_per_epoch += row.n;
-        t->plan.flops_per_epoch += target_flops(t, (double)row.n);
-    }
-    t->plan.flops_per_epoch += d->epoch_flops;
+/* A row of the first epoch: its figures are shown, wherever the run stands. */
+static void add_to_epoch(train *t, int who, const data_row_size *row) {
+    train_plan *p = &t->plan;
+    train_plan_drafter *o = &p->drafters[who];
+    const double n = (double)row->n;
+    const double work = train__drafter_flops(&t->drafter[who], n, (double)row->anchors);
+    o->anchors_per_epoch += row->anchors;
+    o->flops_per_epoch += work;
+    p->flops_per_epoch += work;
+    if (who) return;
+    p->rows_per_epoch++;
+    p->tokens_per_epoch += row->n;
+    p->target_flops_per_epoch += train__target_flops(t, n);
+    p->flops_per_epoch += train__target_flops(t, n);
 }
 
 static err add_mark(train *t, int64_t update, data_cursor c) {
@@ -63,138 +58,96 @@ static err add_mark(train *t, int64_t update, data_cursor c) {
     return ERR_OK;
 }
 
-/* From where the run stands to its end; the first drafter's walk marks the updates, which are the same for all. */
-static err count_rest(train *t, data_stream *s, train_drafter *d) {
+/* The run itself, not settings tried on paper: the plan's figures are kept, and the first drafter's walk marks the updates, which
+ * are the same for all. */
+typedef struct walk {
+    train *t;
+    data_stream *s;
+    int who, itself;
+    int64_t budget, limit; /* tokens of a row, anchors of a document */
+    train__rows *out;
+} walk;
+
+static void walk_epoch(const walk *w) {
+    data_row_size row;
+    while (data_stream_tell(w->s).epoch == 0) {
+        data_stream_skip(w->s, w->limit, &row);
+        see_row(w->out, w->who, &row);
+        if (w->itself) add_to_epoch(w->t, w->who, &row);
+    }
+}
+
+/* From where the run stands to its end. */
+static err walk_rest(const walk *w) {
+    train *t = w->t;
     const int64_t most = recipe_int(t->r, RECIPE_run_max_updates);
+    const int marks = w->itself && w->who == 0;
     int64_t update = t->from_update, rows = 0, tokens = 0;
     data_row_size row;
-    TRY(data_stream_seek(s, t->from));
-    if (d == t->drafter) TRY(add_mark(t, update, t->from));
-    while (most ? update < most : data_stream_tell(s).epoch < t->epochs) {
-        data_stream_skip(s, d->anchor_limit, &row);
-        see_row(t, d, &row);
+    TRY(data_stream_seek(w->s, t->from));
+    if (marks) TRY(add_mark(t, update, t->from));
+    while (most ? update < most : data_stream_tell(w->s).epoch < t->epochs) {
+        data_stream_skip(w->s, w->limit, &row);
+        see_row(w->out, w->who, &row);
         rows++;
         tokens += row.n;
-        const data_cursor c = data_stream_tell(s);
+        const data_cursor c = data_stream_tell(w->s);
         /* What is left at the end of the last epoch is an update of its own. */
         const int last = !most && c.epoch >= t->epochs;
-        if (!last && !train__update_is_whole(t, rows, tokens)) continue;
+        const int whole = tokens + w->budget > t->tokens_per_step;
+        if (!last && !whole) continue;
         rows = tokens = 0;
         update++;
-        if (d == t->drafter) TRY(add_mark(t, update, c));
+        if (marks) TRY(add_mark(t, update, c));
     }
-    t->plan.updates = update;
+    w->out->updates = update - t->from_update;
     return ERR_OK;
 }
 
-static err count_updates(train *t) {
+static err count_rows(train *t, const train__sizes *z, int itself, train__rows *out) {
+    *out = (train__rows){0};
     for (int i = 0; i < t->n_drafters; i++) {
-        data_stream *s = NULL;
-        train_drafter *d = &t->drafter[i];
-        TRY(data_stream_open(&s, t->data, t->seed, t->tokens_per_row));
-        count_epoch(t, s, d);
-        err e = count_rest(t, s, d);
-        data_stream_close(s);
+        const int64_t own = t->drafter[i].anchor_limit;
+        walk w = {.t = t, .who = i, .itself = itself, .budget = z->tokens_per_row, .out = out};
+        if (i == z->without) continue;
+        w.limit = own < z->anchor_limit ? own : z->anchor_limit;
+        TRY(data_stream_open(&w.s, t->data, t->seed, w.budget));
+        walk_epoch(&w);
+        err e = walk_rest(&w);
+        data_stream_close(w.s);
         TRY(e);
-        if (d->max_row_anchors > t->plan.max_row_anchors)
-            t->plan.max_row_anchors = d->max_row_anchors;
     }
     return ERR_OK;
 }
 
-/* ---- bytes ---- */
-
-static void line(train_plan *p, const train_device *on, const char *role, const char *name,
-                 size_t bytes) {
-    train_plan_line *l = &p->lines[p->n_lines++];
-    snprintf(l->device, sizeof l->device, "%s", on ? on->name : "");
-    snprintf(l->role, sizeof l->role, "%s", role);
-    snprintf(l->name, sizeof l->name, "%s", name);
-    l->bytes = bytes;
-    p->total_bytes += bytes;
+err train__count_rows(train *t, const train__sizes *z, train__rows *out) {
+    return count_rows(t, z, 0, out);
 }
 
-/* On one device the roles take turns, and a row that waits would only take memory. */
-static int ring_capacity(const train *t) {
-    const int64_t asked = recipe_int(t->r, RECIPE_devices_ring);
-    return asked ? (int)asked : t->n_devices == 1 ? 1 : 2;
-}
+/* ---- the plan ---- */
 
-static void count_target(train *t, train_target *g) {
+static void take_rows(train *t, const train__rows *r) {
     train_plan *p = &t->plan;
-    const size_t width = (size_t)t->n_taps * (size_t)target_get_config(t->t)->hidden;
-    g->work_bytes =
-        row_buffer_bytes(p->max_row_tokens, p->max_row_docs) +
-        (size_t)p->max_row_tokens * width * sizeof(float) + 64 +
-        target_forward_bytes(t->t, p->max_row_tokens, p->max_row_docs, dev_threads(g->on->d));
-    line(p, g->on, g->role.name, "a row through the target", g->work_bytes);
+    p->updates = t->from_update + r->updates;
+    p->from_update = t->from_update;
+    p->max_row_tokens = r->max_tokens;
+    p->max_row_docs = r->max_docs;
+    p->rows_left = train__mark(t, p->updates)->rows - t->from.rows;
+    p->tokens_left = train__mark(t, p->updates)->tokens - t->from.tokens;
+    for (int i = 0; i < t->n_drafters; i++) {
+        t->drafter[i].max_row_anchors = p->drafters[i].anchors_per_row = r->max_anchors[i];
+        if (r->max_anchors[i] > p->max_row_anchors) p->max_row_anchors = r->max_anchors[i];
+    }
 }
 
-static void count_rank(train *t, train_rank *k) {
+static err count_bytes(train *t, const train__sizes *z, const train__rows *rows) {
     train_plan *p = &t->plan;
-    train_drafter *d = k->of;
-    const size_t floats = (size_t)d->l.total * sizeof(float);
-    const size_t taps = (size_t)p->max_row_tokens * (size_t)d->l.cfg.n_taps *
-                        (size_t)d->l.cfg.hidden * sizeof(float);
-    const size_t slots = (size_t)d->ring_capacity *
-                             (taps + 64 + row_buffer_bytes(p->max_row_tokens, p->max_row_docs)) +
-                         (size_t)d->ring_capacity * sizeof(train_slot) + 64;
-    const size_t weights = 2 * (floats + 64) + adamw_share_bytes(&d->l) +
-                           (size_t)d->max_row_anchors * sizeof(int32_t) + 64;
-    k->state_bytes = weights + slots;
-    k->work_bytes = step_bytes(k->on->d, t->t, &d->l, p->max_row_tokens, d->max_row_anchors);
-    line(p, k->on, k->role.name, "masters and gradient", weights);
-    line(p, k->on, k->role.name, "rows of features that wait", slots);
-    line(p, k->on, k->role.name, "one micro-batch", k->work_bytes);
-}
-
-static void count_drafter(train *t, train_drafter *d) {
-    train_rank *first = &d->rank[0];
-    d->ring_capacity = ring_capacity(t);
-    d->state_bytes = (size_t)d->l.total * sizeof(bf16) + 64 + adamw_bytes(&d->l);
-    line(&t->plan, first->on, first->role.name, "moments and first weights", d->state_bytes);
-    for (int i = 0; i < d->n_ranks; i++) count_rank(t, &d->rank[i]);
-    if (t->held)
-        line(&t->plan, first->on, first->role.name, "evaluation, while it runs",
-             evaluate_bytes(&t->prompts, t->t, &d->l));
-}
-
-static err count_bytes(train *t) {
-    train_plan *p = &t->plan;
-    int lines = 2 + t->n_targets;
-    for (int i = 0; i < t->n_drafters; i++) lines += 2 + 3 * t->drafter[i].n_ranks;
-    TRY(arena_alloc(t->small, (size_t)lines, sizeof *p->lines, &p->lines));
-    line(p, NULL, "", "target weights", target_bytes(t->t));
-    line(p, NULL, "", "tokens and loss masks", data_memory(t->data));
-    for (int i = 0; i < t->n_targets; i++) count_target(t, &t->target[i]);
-    for (int i = 0; i < t->n_drafters; i++) count_drafter(t, &t->drafter[i]);
-    /* A save converts the weights once; the rest is the tokenizer, libraries, stacks and file buffers. */
-    p->allowance = (size_t)64 << 20;
-    for (int i = 0; i < t->n_drafters; i++) p->allowance += (size_t)t->drafter[i].l.total * 2;
-    for (int i = 0; i < t->n_devices; i++)
-        p->allowance += (size_t)t->device[i].threads * ((size_t)12 << 20);
-    return ERR_OK;
-}
-
-static err measure(train *t) {
-    enum { N = 384, TIMES = 6 };
-    const arena_mark m = arena_get_mark(t->small);
-    float *x = NULL;
-    TRY(arena_alloc(t->small, (size_t)3 * N * N, sizeof *x, &x));
-    gemm_args g = {.m = N, .n = N, .k = N, .alpha = 1, .a = x, .lda = N};
-    g.b = x + N * N;
-    g.c = x + 2 * N * N;
-    g.ldb = g.ldc = N;
-    TRY(gemm_f32(t->device[0].d, &g)); /* the first call warms caches and threads */
-    const double start = clock_seconds();
-    for (int i = 0; i < TIMES; i++) TRY(gemm_f32(t->device[0].d, &g));
-    const double rate = 2.0 * N * N * N * TIMES / (clock_seconds() - start + 1e-9);
-    const double epochs =
-        (double)t->plan.updates * (double)t->tokens_per_step / (double)t->plan.tokens_per_epoch;
-    /* Training reaches about half the rate of a lone square product. */
-    t->plan.seconds_estimate =
-        2 * t->plan.flops_per_epoch * (t->epochs ? (double)t->epochs : epochs) / rate;
-    arena_reset(t->small, m);
+    train__bytes b;
+    TRY(arena_alloc(t->small, (size_t)train__line_count(t), sizeof *p->lines, &p->lines));
+    TRY(train__count_bytes(t, z, rows, p->lines, &b));
+    p->n_lines = b.n_lines;
+    p->total_bytes = b.total;
+    p->allowance = b.allowance;
     return ERR_OK;
 }
 
@@ -220,8 +173,7 @@ static err list_drafters(train *t) {
     for (int i = 0; i < p->n_drafters; i++) {
         const train_drafter *d = &t->drafter[i];
         train_plan_drafter *o = &p->drafters[i];
-        *o = (train_plan_drafter){
-            .name = d->name, .ranks = d->n_ranks, .anchors_per_row = d->max_row_anchors};
+        *o = (train_plan_drafter){.name = d->name, .ranks = d->n_ranks};
         for (int k = 0; k < d->l.n; k++) o->params += d->l.t[k].count;
         p->drafter_params += o->params;
     }
@@ -230,16 +182,25 @@ static err list_drafters(train *t) {
 
 err train__make_plan(train *t) {
     train_plan *p = &t->plan;
+    train__sizes z;
+    train__rows rows;
     const data_counts *k = data_get_counts(t->data);
     p->documents = data_count(t->data);
     p->tokens = k->tokens;
     p->supervised = k->supervised;
     p->target_params = target_params(t);
-    TRY(count_updates(t));
+    train__own_sizes(t, &z);
     TRY(list_drafters(t));
-    TRY(count_bytes(t));
-    if (t->opt.plan_only) TRY(measure(t));
-    return preview(t);
+    TRY(count_rows(t, &z, 1, &rows));
+    take_rows(t, &rows);
+    TRY(count_bytes(t, &z, &rows));
+    TRY(train__count_files(t, &z, &rows, p->files, &p->n_files));
+    TRY(preview(t));
+    return train__judge(t);
 }
 
 const train_plan *train_get_plan(const train *t) { return &t->plan; }
+
+err train_check_plan(const train *t) {
+    return t->plan.refused[0] ? err_set(ERR_REFUSED, "%s", t->plan.refused) : ERR_OK;
+}

@@ -65,9 +65,16 @@ static int end(void **state) {
     return 0;
 }
 
-/* Each test begins without a run folder. */
+/* Each test begins without a run folder; a run that a failed test left is ended. */
 static int fresh(void **state) {
+    int found = 0;
     (void)state;
+    if (file_exists(folder) && live_read(folder, record, &found)) return -1;
+    if (found && live_is_running(record)) {
+        if (record->supervisor.pid) kill((pid_t)record->supervisor.pid, SIGKILL);
+        kill((pid_t)record->process.pid, SIGKILL);
+        while (live_is_running(record)) pause_ms(5);
+    }
     return file_remove_tree(folder);
 }
 
@@ -151,6 +158,40 @@ static void a_run_is_shown_and_stopped(void **state) {
     EXPECT(0, "is not running: stopped at");
     RUN("stop", folder, "--json");
     EXPECT(0, "\"was_running\": false");
+}
+
+static void roles_rings_and_drafters_are_shown(void **state) {
+    (void)state;
+    const char *two = files_text(
+        &dir, "two.yaml",
+        "target: {path: tiny.gguf}\ndata: {path: train.jsonl, max_length: 128}\n"
+        "anchors: {per_document: 16}\n"
+        "run: {max_updates: 100000, tokens_per_step: 256, tokens_per_row: 128,\n"
+        "      checkpoint_every: 5, evaluate_every: 100000, out: run}\n"
+        "drafters:\n"
+        "  small: {drafter: {layers: 1, block_size: 4}, devices: [cpu:1]}\n"
+        "  one-with-a-longer-name: {drafter: {layers: 2, block_size: 4}, devices: [cpu:2, cpu:1]}\n"
+        "devices: {target: [cpu:0], threads: 1}\n");
+    const pid_t pid = START("train", two, "--quiet");
+    await(6, 0);
+    RUN("status", folder);
+    EXPECT(0, "small ");
+    EXPECT(0, "one-with-a-longer-name "); /* training or saving */
+    EXPECT(0, "] ");                      /* a ring's fill */
+    EXPECT(0, "cpu:2");
+    assert_int_equal(record->n_roles, 4);
+    assert_int_equal(record->n_rings, 3);
+    assert_int_equal(record->n_devices, 3);
+    for (int i = 0; i < record->n_rings; i++)
+        assert_true(record->rings[i].capacity > 0 && record->rings[i].fill >= 0 &&
+                    record->rings[i].fill <= record->rings[i].capacity);
+    RUN("stop", folder);
+    EXPECT(0, "of the drafter that is least far");
+    assert_int_equal(run_wait(pid, PATIENCE), 3);
+    RUN("status", folder);
+    EXPECT(0, "one-with-a-longer-name ");
+    RUN("status", folder, "--json");
+    EXPECT(0, "\"drafter\": \"small\"");
 }
 
 static void a_run_that_does_not_answer_is_killed_only_on_request(void **state) {
@@ -453,6 +494,7 @@ int main(void) {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test_setup(what_is_no_run_is_told, fresh),
         cmocka_unit_test_setup(a_run_is_shown_and_stopped, fresh),
+        cmocka_unit_test_setup(roles_rings_and_drafters_are_shown, fresh),
         cmocka_unit_test_setup(a_run_that_does_not_answer_is_killed_only_on_request, fresh),
         cmocka_unit_test_setup(a_killed_run_is_told_and_continued, fresh),
         cmocka_unit_test_setup(foreign_processes_are_never_touched, fresh),

@@ -1,4 +1,4 @@
-/* The gallery: every entry compiles as it stands, and every mask has PyTorch's tiles and brute force's.
+/* The gallery: every entry compiles as it stands and stands in docs/LANGUAGE.md, and every mask has PyTorch's tiles and brute force's.
  *
  * tests/fixtures/block_masks.safetensors holds PyTorch 2.11's lists for each mask, made by tools/fixtures/make_block_masks.py
  * from the table's own Python text, and the captured values that both sides bind. */
@@ -33,6 +33,28 @@ static void every_entry_compiles(void **state) {
     assert_ok(mods_need(&m, "dflash", EXPR_MASK));
     assert_says(mods_need(&m, "alibi", EXPR_MASK), ERR_USAGE, "'alibi' is no mask", "natten_2d");
     assert_says(mods_need(&m, "alibi2", EXPR_SCORE), ERR_USAGE, "'alibi2' is no score", "softcap");
+}
+
+/* docs/LANGUAGE.md shows every entry as it is. */
+static void the_page_shows_the_table(void **state) {
+    (void)state;
+    static char page[200000], part[2000];
+    FILE *f = fopen("docs/LANGUAGE.md", "rb");
+    assert_non_null(f);
+    size_t n = fread(page, 1, sizeof page - 1, f);
+    fclose(f);
+    assert_true(n > 0 && n < sizeof page - 1);
+    for (int i = 0; i < mods_count(); i++) {
+        const mod *m = mods_at(i);
+        const char *const forms[] = {"**%s** (", "%s", "```\n%s\n```", "PyTorch: `%s`"};
+        const char *const texts[] = {m->name, m->about, m->text, m->python};
+        for (int j = 0; j < 4; j++) {
+            const char *mark = strstr(forms[j], "%s");
+            snprintf(part, sizeof part, "%.*s%s%s", (int)(mark - forms[j]), forms[j], texts[j],
+                     mark + 2);
+            if (!strstr(page, part)) fail_msg("docs/LANGUAGE.md lacks: %s", part);
+        }
+    }
 }
 
 typedef struct fixture {
@@ -175,6 +197,7 @@ static void tiles_are_pytorchs(void **state) {
 
 int main(void) {
     const struct CMUnitTest tests[] = {cmocka_unit_test(every_entry_compiles),
+                                       cmocka_unit_test(the_page_shows_the_table),
                                        cmocka_unit_test(tiles_are_pytorchs)};
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

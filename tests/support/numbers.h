@@ -26,7 +26,7 @@ static inline void numbers_fill(float *x, int64_t n, uint64_t seed, uint64_t str
         x[i] = size * (float)rng_normal(seed, RNG_TEST, stream, (uint64_t)i);
 }
 static inline float *numbers_new(int64_t n, uint64_t seed, uint64_t stream, float size) {
-    float *x = malloc((size_t)(n ? n : 1) * sizeof *x);
+    float *x = malloc((size_t)(n > 0 ? n : 1) * sizeof *x);
     if (!x) abort();
     numbers_fill(x, n, seed, stream, size);
     return x;
@@ -35,7 +35,7 @@ static inline void numbers_poison(float *x, int64_t n) {
     for (int64_t i = 0; i < n; i++) x[i] = NAN;
 }
 static inline float *numbers_poisoned(int64_t n) {
-    float *x = malloc((size_t)(n ? n : 1) * sizeof *x);
+    float *x = malloc((size_t)(n > 0 ? n : 1) * sizeof *x);
     if (!x) abort();
     numbers_poison(x, n);
     return x;

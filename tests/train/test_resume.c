@@ -309,6 +309,7 @@ static void resume_names_what_changed(void **state) {
                       NULL, &(recipe *){NULL}, &(train *){NULL}),
         ERR_REFUSED, "other training data");
     try_open(s, "kept", "data.validation=train.jsonl", ERR_REFUSED, "other validation data");
+    try_open(s, "kept", "optimizer.lr=0.5", ERR_REFUSED, "--allow-change");
     tiny_gguf g = tiny_gguf_default(TINY_COUNT + 3, 12);
     g.tokenizer = 1;
     g.layers = 4;
@@ -325,6 +326,49 @@ static void resume_names_what_changed(void **state) {
     assert_ok(file_remove_tree(files_at(&s->d, "kept/checkpoints/step-00000050/COMPLETE")));
     assert_int_equal(run_child(s->d.path, "kept", "0", NULL, "run.checkpoint_every=25"), 0);
     same_end(s, "kept");
+}
+
+/* Goes on with "changed" under other settings, with the flag. */
+static err go_on(shared *s, const char *const *sets) {
+    recipe *r;
+    train *t;
+    TRY(tiny_run_open(&s->d, sets, &(train_options){.allow_change = 1}, &r, &t));
+    err e = train_run(t, NULL, NULL, NULL);
+    train_close(t);
+    recipe_free(r);
+    return e;
+}
+#define GO_ON(...)                                                                                 \
+    go_on(s, (const char *const[]){"run.out=changed", "run.evaluate_every=40",                     \
+                                   "run.checkpoint_every=25", __VA_ARGS__, NULL})
+
+static void digest_of_rows(shared *s, const char *state, char out[48]) {
+    char *text = NULL;
+    size_t n = 0;
+    assert_ok(file_read(files_at(&s->d, state), &text, &n));
+    const char *at = strstr(text, "\"data_digest\"");
+    assert_non_null(at);
+    snprintf(out, 48, "%.47s", at);
+    mem_free(text);
+}
+
+static void what_changed_is_allowed_by_a_flag(void **state) {
+    shared *s = *state;
+    char *text = NULL, before[48], after[48];
+    size_t n = 0;
+    assert_int_equal(run_child(s->d.path, "changed", "50", NULL, "run.checkpoint_every=25"), 3);
+    assert_says(GO_ON("drafter.layers=3", "run.max_updates=100"), ERR_REFUSED, "drafter.layers");
+    assert_ok(GO_ON("optimizer.lr=1e-3", "run.max_updates=60"));
+    assert_ok(
+        file_read(files_at(&s->d, "changed/checkpoints/step-00000060/state.json"), &text, &n));
+    assert_non_null(strstr(text, "lr: 0.001"));
+    mem_free(text);
+    /* Other rows: from the beginning of the epoch that it stands in. */
+    assert_ok(GO_ON("optimizer.lr=1e-3", "run.max_updates=70", "data.path=held.jsonl",
+                    "data.store=elsewhere"));
+    digest_of_rows(s, "changed/checkpoints/step-00000060/state.json", before);
+    digest_of_rows(s, "changed/checkpoints/step-00000070/state.json", after);
+    assert_string_not_equal(before, after);
 }
 
 static void a_second_run_in_the_folder_is_refused(void **state) {
@@ -370,6 +414,7 @@ int main(int argc, char **argv) {
         cmocka_unit_test(kills_inside_write_sync_and_rename),
         cmocka_unit_test(kills_inside_the_last_save),
         cmocka_unit_test(resume_names_what_changed),
+        cmocka_unit_test(what_changed_is_allowed_by_a_flag),
         cmocka_unit_test(a_second_run_in_the_folder_is_refused),
         cmocka_unit_test(a_full_disk_is_told_and_survived),
     };

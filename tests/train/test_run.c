@@ -140,7 +140,7 @@ static void plan_counts_what_the_run_does(void **s) {
     assert_int_equal(p.documents, 24);
     assert_true(p.updates > 4 && p.updates < 2 * p.rows_per_epoch && p.updates < 64);
     assert_true(p.tokens_per_epoch == p.tokens && p.supervised < p.tokens);
-    assert_true(p.seconds_estimate > 0 && p.flops_per_epoch > 0);
+    assert_true(p.target_flops_per_epoch > 0 && p.flops_per_epoch > p.target_flops_per_epoch);
     assert_non_null(strstr(p.preview, "blue"));
     assert_ok(train_plan_text(t, &text));
     assert_non_null(strstr(text.s, "mask token 261"));
