@@ -274,6 +274,8 @@ install: all ## program, header, libraries and paceline.pc; PREFIX, LIBDIR and D
 	sed -e 's|@PREFIX@|$(PREFIX)|; s|@LIBDIR@|$(LIBDIR)|; s|@VERSION@|$(version)|' tools/paceline.pc.in >$(DESTDIR)$(LIBDIR)/pkgconfig/paceline.pc
 	install -D -m 644 LICENSE $(DESTDIR)$(PREFIX)/share/doc/paceline/LICENSE
 	install -D -m 644 README.md $(DESTDIR)$(PREFIX)/share/doc/paceline/README.md
+	install -D -m 644 docs/LANGUAGE.md $(DESTDIR)$(PREFIX)/share/doc/paceline/docs/LANGUAGE.md
+	install -D -m 644 -t $(DESTDIR)$(PREFIX)/share/doc/paceline/examples examples/attend.c examples/mask_map.c
 
 kernels-check: ## compile every device kernel with NVRTC, no GPU needed
 	@tools/kernels_check.sh '$(CC)' '$(BUILD)' '$(NVRTC_ARCHS)' $(kernels)
