@@ -74,7 +74,7 @@ CFLAGS_ALL = $(CSTD) $(OPT) -ffp-contract=off -fPIC -fvisibility=hidden $(WARN) 
 LDFLAGS_ALL = $(SAN_FLAGS) -Wl,--as-needed $(LDFLAGS)
 LIBS = $(PKG_LIBS) -lpthread -ldl -lm
 # Kernels for wide CPUs are told by their file's name and chosen at run time (dev_get_isa).
-isa_flags = $(if $(filter %_avx2,$(basename $1)),-mavx2 -mfma -mf16c)$(if $(filter %_avx512,$(basename $1)),-mavx512f -mavx512bw -mavx512vl -mavx512dq -mavx2 -mfma -mf16c)$(if $(filter %_avx512bf16,$(basename $1)),-mavx512f -mavx512bw -mavx512vl -mavx512dq -mavx512bf16 -mavx2 -mfma -mf16c)
+isa_flags = $(if $(filter %_avx2,$(basename $1)),-mavx2 -mfma -mf16c)$(if $(filter %_avx512,$(basename $1)),-mavx512f -mavx512bw -mavx512vl -mavx512dq -mavx2 -mfma -mf16c)$(if $(filter %_avx512bf16,$(basename $1)),-mavx512f -mavx512bw -mavx512vl -mavx512dq -mavx512bf16 -mavx2 -mfma -mf16c)$(if $(filter %_amx,$(basename $1)),-mavx512f -mavx512bw -mavx512vl -mavx512dq -mavx2 -mfma -mf16c -mamx-tile -mamx-bf16)
 
 # ---- what is built ------------------------------------------------------------------------------
 sources      := $(foreach f,$(present),$(wildcard src/$f/*.c))
@@ -113,8 +113,8 @@ benches: $(bench_bins)
 # Objects depend on this file, which changes only when the compiler or its flags do.
 $(BUILD)/flags: FORCE
 	@mkdir -p $(@D)
-	@printf '%s\n' '$(CC) $(CFLAGS_ALL) $(call isa_flags,x_avx2.c) $(call isa_flags,x_avx512.c)' | cmp -s - $@ || \
-	  printf '%s\n' '$(CC) $(CFLAGS_ALL) $(call isa_flags,x_avx2.c) $(call isa_flags,x_avx512.c)' > $@
+	@printf '%s\n' '$(CC) $(CFLAGS_ALL) $(call isa_flags,x_avx2.c) $(call isa_flags,x_avx512.c) $(call isa_flags,x_amx.c)' | cmp -s - $@ || \
+	  printf '%s\n' '$(CC) $(CFLAGS_ALL) $(call isa_flags,x_avx2.c) $(call isa_flags,x_avx512.c) $(call isa_flags,x_amx.c)' > $@
 
 $(BUILD)/obj/%.o: %.c $(BUILD)/flags
 	@mkdir -p $(@D)

@@ -163,7 +163,7 @@ check_prefixes() {
         nm -A -g --defined-only "$a" 2>/dev/null | sed 's/^.*\.a://' | awk -v heads="$heads" -v folder="$folder" '
             BEGIN { n = split(heads, h, " ") }
             { obj = $1; sub(/\.o:.*/, "", obj); sym = $NF; ok = sym == "main" && folder == "cli"
-              base = obj; sub(/_(avx2|avx512|avx512bf16|cuda|portable)$/, "", base)
+              base = obj; sub(/_(avx2|avx512|avx512bf16|amx|cuda|portable)$/, "", base)
               if (index(sym, base "_") == 1 || sym == base) ok = 1
               for (i = 1; i <= n && !ok; i++) if (index(sym, h[i] "_") == 1 || sym == h[i]) ok = 1
               if (!ok) print "src/" folder "/" obj ".c: " sym " does not start with the name of a header or of its file" }'

@@ -12,6 +12,8 @@
 #include <string.h>
 #if defined(__x86_64__)
 #include <cpuid.h>
+#include <sys/syscall.h>
+#include <unistd.h>
 #endif
 
 static const char *const isa_names[DEV_ISA_COUNT] = {"portable", "avx2", "avx512"};
@@ -36,16 +38,34 @@ static dev_isa widest(int *fma) {
 #endif
 }
 
+/* Whether the CPU multiplies tiles of bf16 and the system lets this process use them: their registers are 8 KiB more to save for
+ * every thread, so Linux wants to be asked. */
+static int amx_granted(void) {
+#if defined(__x86_64__) && defined(SYS_arch_prctl)
+    enum { REQ_XCOMP_PERM = 0x1023, XTILEDATA = 18 };
+    unsigned eax, ebx, ecx, edx;
+    if (!__get_cpuid_count(7, 0, &eax, &ebx, &ecx, &edx)) return 0;
+    const unsigned both = 1u << 22 | 1u << 24; /* amx-bf16, amx-tile */
+    return (edx & both) == both && syscall(SYS_arch_prctl, REQ_XCOMP_PERM, XTILEDATA) == 0;
+#else
+    return 0;
+#endif
+}
+
 static err choose_isa(dev *d) {
     d->isa = widest(&d->fma);
     const char *bound = env_get(ENV_PACELINE_ISA);
-    if (!bound) return ERR_OK;
+    if (!bound || !strcmp(bound, "amx")) {
+        d->amx = d->isa == DEV_ISA_AVX512 && amx_granted();
+        return ERR_OK;
+    }
     for (int i = 0; i < DEV_ISA_COUNT; i++) {
         if (strcmp(bound, isa_names[i]) != 0) continue;
         if ((dev_isa)i < d->isa) d->isa = (dev_isa)i;
         return ERR_OK;
     }
-    return err_set(ERR_USAGE, "PACELINE_ISA is '%s'; it must be portable, avx2 or avx512", bound);
+    return err_set(ERR_USAGE, "PACELINE_ISA is '%s'; it must be portable, avx2, avx512 or amx",
+                   bound);
 }
 
 static err choose_threads(dev *d, int asked) {
@@ -96,6 +116,7 @@ dev_kind dev_get_kind(const dev *d) { return d->cuda ? DEV_CUDA : DEV_CPU; }
 pool *dev_pool(const dev *d) { return d->pool; }
 int dev_threads(const dev *d) { return d->threads; }
 dev_isa dev_get_isa(const dev *d) { return d->isa; }
+int dev_has_amx(const dev *d) { return d->amx; }
 const char *dev_blas_path(const dev *d) { return d->blas.path; }
 const char *dev_blas_note(const dev *d) { return d->blas.note; }
 const char *dev_blas_version(const dev *d) { return d->blas.version; }

@@ -28,6 +28,7 @@ pool *dev_pool(const dev *d);
 int dev_threads(const dev *d);
 dev_isa dev_get_isa(const dev *d); /* widest usable here, bounded by PACELINE_ISA */
 const char *dev_isa_name(dev_isa isa);
+int dev_has_amx(const dev *d); /* tiles of bf16 beside AVX-512; not with PACELINE_ISA below amx */
 /* Path of the CBLAS in use, or "plain C"; and why, when a library was found and not taken. */
 const char *dev_blas_path(const dev *d);
 const char *dev_blas_note(const dev *d);

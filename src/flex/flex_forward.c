@@ -2,21 +2,21 @@
  *
  * Scores are kept transposed, S^T[key, query] = K Q^T with Q packed once per task, so that keys and values are read
  * as they lie and the softmax runs down columns without sums across lanes. P is exactly 0 in hidden cells; full tiles
- * run without mask code. A task owns its rows of o and lse, so no result depends on threads. */
+ * run without mask code. Inputs in bf16 go through flex_bf16.c where the CPU has a unit for them. A task owns its rows of o and lse, so no result depends on threads. */
 #include "flex/flex_private.h"
 #include <math.h>
 #include <string.h>
 
 /* One thread's buffers, carved out of the workspace. N = heads * pad columns. */
 typedef struct fwd_scratch {
-    float *q;               /* [N, D] rows before packing */
-    float *panels;          /* [D, N] in panels */
-    float *s;               /* [tile_kv, N] */
-    float *k, *v;           /* [tile_kv, D], [tile_kv, Dv] when they cannot be read in place */
-    float *o;               /* [heads, tile_q, Dv] */
-    float *m, *l, *corr;    /* [N] */
-    uint8_t *mask, *mask_t; /* [tile_q, tile_kv padded], [tile_kv, pad] */
-    void *expr, *score;
+    float *q;                   /* [N, D] rows before packing */
+    float *panels;              /* [D, N] in panels */
+    float *s;                   /* [tile_kv, N] */
+    float *k, *v;               /* [tile_kv, D], [tile_kv, Dv] when they cannot be read in place */
+    float *o;                   /* [heads, n, Dv]; room for [N, Dv] */
+    float *m, *l, *corr;        /* [N] */
+    uint8_t *mask, *mask_t;     /* [tile_q, tile_kv padded], [tile_kv, pad] */
+    void *expr, *score, *tiles; /* tiles: of flex_bf16.c, in place of q to v */
     size_t bytes;
 } fwd_scratch;
 
@@ -31,13 +31,15 @@ static fwd_scratch carve(const flex_plan *p, char *base) {
     const flex_problem *q = &p->p;
     int64_t n = p->share * flex__pad(q->tile_q, TILE_LANES), tk = q->tile_kv;
     fwd_scratch s;
+    const int64_t fp32 = p->bf16 ? 0 : 4;
     flex__carver c = {base, 0};
-    s.q = flex__carve(&c, n * q->dim * 4);
-    s.panels = flex__carve(&c, n * q->dim * 4);
-    s.s = flex__carve(&c, tk * n * 4);
-    s.k = flex__carve(&c, tk * q->dim * 4);
-    s.v = flex__carve(&c, tk * q->v_dim * 4);
-    s.o = flex__carve(&c, p->share * q->tile_q * q->v_dim * 4);
+    s.q = flex__carve(&c, n * q->dim * fp32);
+    s.panels = flex__carve(&c, n * q->dim * fp32);
+    s.s = flex__carve(&c, tk * n * fp32);
+    s.k = flex__carve(&c, tk * q->dim * fp32);
+    s.v = flex__carve(&c, tk * q->v_dim * fp32);
+    s.tiles = flex__carve(&c, p->bf16 ? (int64_t)flex__bf16_bytes(p) : 0);
+    s.o = flex__carve(&c, n * q->v_dim * 4);
     s.m = flex__carve(&c, n * 4);
     s.l = flex__carve(&c, n * 4);
     s.corr = flex__carve(&c, n * 4);
@@ -66,34 +68,8 @@ static void through_score(const flex__task *t, const fwd_scratch *s, flex__score
     }
 }
 
-/* Columns of a partial tile are done in strips of one head, each with the keys that any of its queries sees: what a mask hides at
- * the edge of a window costs nothing. Leaving hidden keys out changes no bit: their terms are exactly 0. */
-enum { STRIP = 32 };
-typedef struct strip {
-    int64_t x, width; /* columns x .. x+width of S^T */
-    int64_t g, i;     /* head in the task, first query row */
-    int64_t lo, hi;   /* keys of the tile */
-} strip;
-
-/* Whether any of width (16 or 32) mask bytes is set. */
-static inline int any_set(const uint8_t *m, int64_t width) {
-    uint64_t w[4] = {0};
-    memcpy(w, m, (size_t)width);
-    return (w[0] | w[1] | w[2] | w[3]) != 0;
-}
-
-/* The strip that begins at column x. mask: [nk, pad], NULL: all of the tile. */
-static strip strip_at(const flex__task *t, int64_t x, int64_t nk, const uint8_t *mask) {
-    strip s = {.x = x, .g = x / t->pad, .i = x % t->pad, .hi = nk};
-    s.width = flex__min(STRIP - x % STRIP, t->pad - s.i);
-    if (!mask) return s;
-    while (s.lo < nk && !any_set(mask + s.lo * t->pad + s.i, s.width)) s.lo++;
-    while (s.hi > s.lo && !any_set(mask + (s.hi - 1) * t->pad + s.i, s.width)) s.hi--;
-    return s;
-}
-
 static void scores_of_strip(const flex_plan *p, const fwd_scratch *s, const float *k, int64_t cols,
-                            const strip *c) {
+                            const flex__strip *c) {
     const int64_t panel = c->x / TILE_PANEL * TILE_PANEL;
     const tile_mm g = {.m = c->hi - c->lo,
                        .n = c->width,
@@ -109,7 +85,7 @@ static void scores_of_strip(const flex_plan *p, const fwd_scratch *s, const floa
 }
 
 static void values_of_strip(const flex_plan *p, const flex__task *t, const fwd_scratch *s,
-                            const float *v, int64_t cols, const strip *c) {
+                            const float *v, int64_t cols, const flex__strip *c) {
     const int64_t dim = p->p.v_dim;
     const tile_mm g = {.m = flex__min(c->width, t->n - c->i),
                        .n = dim,
@@ -141,9 +117,9 @@ static void partial_tile(fwd_run *x, const flex__task *t, const fwd_scratch *s, 
         flex__times_panels(p->ops, k, nk, p->p.dim, s->panels, cols, s->s, cols);
         through_score(t, s, f, k0, nk, s->mask_t);
     }
-    strip c;
+    flex__strip c;
     for (int64_t at = 0; at < cols; at += c.width) {
-        c = strip_at(t, at, nk, s->mask_t);
+        c = flex__strip_at(t, at, nk, s->mask_t);
         if (!p->grad && c.lo < c.hi) scores_of_strip(p, s, k, cols, &c);
         const tile_scores sc = {.s = s->s + c.lo * cols + at,
                                 .ld = cols,
@@ -172,7 +148,7 @@ static void partial_tile(fwd_run *x, const flex__task *t, const fwd_scratch *s, 
                                 .sk = t->pad};
     flex__take_out(p->ops, &mm);
     for (int64_t at = 0; at < cols; at += c.width) {
-        c = strip_at(t, at, nk, s->mask_t);
+        c = flex__strip_at(t, at, nk, s->mask_t);
         values_of_strip(p, t, s, v, cols, &c);
     }
 }
@@ -252,26 +228,38 @@ static void write_rows(const fwd_run *x, const flex__task *t, const fwd_scratch 
     }
 }
 
+/* All key tiles of a task, in fp32. */
+static void walk(fwd_run *x, const flex__task *t, int64_t line, const fwd_scratch *s) {
+    const flex_plan *p = x->p;
+    const block_mask *m = &p->mask;
+    flex__scores f = {.p = p, .q_lanes = 1, .left = &x->left, .bad = &x->bad};
+    memset(s->o, 0, (size_t)(t->heads * t->n * p->p.v_dim) * sizeof(float));
+    if (m->row_start[line] < m->row_start[line + 1])
+        flex__pack_queries(p, &x->io->q, t, p->p.dim, s->q, s->panels);
+    if (p->grad) flex__scores_open(&f, EXPR_SCORE_VALUE, s->score);
+    for (int64_t r = m->row_start[line]; r < m->row_start[line + 1]; r++) {
+        const block_run *run = &m->row_run[r];
+        for (int64_t k = run->start; k < (int64_t)run->start + run->length; k++)
+            forward_tile(x, t, s, &f, k, run->full);
+    }
+}
+
 static err forward_task(void *ctx, int64_t task, int thread) {
     fwd_run *x = ctx;
     const flex_plan *p = x->p;
-    const flex_problem *q = &p->p;
     const block_mask *m = &p->mask;
     size_t bytes = carve(p, NULL).bytes;
     fwd_scratch s = carve(p, x->workspace + bytes * (size_t)thread);
     flex__task t = flex__row_task(p, p->row_order[task]);
-    flex__scores f = {.p = p, .q_lanes = 1, .left = &x->left, .bad = &x->bad};
     int64_t line = flex__line(m, t.b, t.h0) * m->q_tiles + t.tile, cols = t.heads * t.pad;
-    memset(s.o, 0, (size_t)(t.heads * t.n * q->v_dim) * sizeof(float));
     memset(s.l, 0, (size_t)cols * sizeof(float));
     for (int64_t i = 0; i < cols; i++) s.m[i] = -INFINITY;
-    if (m->row_start[line] < m->row_start[line + 1])
-        flex__pack_queries(p, &x->io->q, &t, q->dim, s.q, s.panels);
-    if (p->grad) flex__scores_open(&f, EXPR_SCORE_VALUE, s.score);
-    for (int64_t r = m->row_start[line]; r < m->row_start[line + 1]; r++) {
-        const block_run *run = &m->row_run[r];
-        for (int64_t k = run->start; k < (int64_t)run->start + run->length; k++)
-            forward_tile(x, &t, &s, &f, k, run->full);
+    if (p->bf16) {
+        const flex__bf16_buffers b = {s.tiles, s.o,      s.m,    s.l,     s.corr,
+                                      s.mask,  s.mask_t, s.expr, &x->left};
+        flex__bf16_walk(p, x->io, &t, line, &b);
+    } else {
+        walk(x, &t, line, &s);
     }
     write_rows(x, &t, &s);
     return ERR_OK;

@@ -268,6 +268,7 @@ err flex_plan_create(flex_plan **out, dev *d, const flex_problem *problem, arena
     if (!q->tile_q) q->tile_q = DEFAULT_TILE;
     if (!q->tile_kv) q->tile_kv = DEFAULT_TILE;
     p->ops = tileops_get(dev_get_isa(d));
+    if (q->type == DT_BF16 && !q->score) p->bf16 = tile_bf16_get(d);
     TRY(make_mask(p, a, d));
     p->group = q->q_heads / q->kv_heads;
     p->share =
@@ -311,6 +312,9 @@ err flex_plan_explain(const flex_plan *p, str *out) {
         out,
         "kernel: CPU tiles of %d x %d, %s arithmetic in fp32 (the widest this CPU and PACELINE_ISA allow)\n",
         q->tile_q, q->tile_kv, p->ops->name));
+    if (p->bf16)
+        TRY(str_printf(out, "  forward's products: %s, bf16 pairs with fp32 sums\n",
+                       p->bf16->name));
     TRY(str_printf(
         out,
         "  %lld query heads of a group side by side; %lld forward tasks, %lld backward tasks, longest first\n",

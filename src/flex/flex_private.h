@@ -6,6 +6,7 @@
 #define FLEX_FLEX_PRIVATE_H
 #include "expr/expr_score.h"
 #include "flex/flex.h"
+#include "flex/tile_bf16.h"
 #include "flex/tileops.h"
 #include <pthread.h>
 
@@ -25,9 +26,10 @@ struct flex_plan {
     flex_problem p; /* scale, tiles and budget resolved */
     block_mask mask;
     const tileops *ops;
-    int64_t group;  /* query heads per kv head */
-    int64_t share;  /* query heads of a group done side by side in a task */
-    int64_t shares; /* tasks per kv head: ceil(group / share) */
+    const tile_bf16 *bf16; /* forward's products, NULL: in fp32 by ops */
+    int64_t group;         /* query heads per kv head */
+    int64_t share;         /* query heads of a group done side by side in a task */
+    int64_t shares;        /* tasks per kv head: ceil(group / share) */
     int64_t row_tasks, col_tasks;
     const int64_t *row_order,
         *all_order; /* longest first; all_order: slots of rows, then slots + columns, for backward */
@@ -94,6 +96,15 @@ void flex__mask_tile(const flex_plan *p, int64_t b, int64_t h, int64_t q0, int64
 /* The tile of a row task against keys k0 .., also transposed: out_t[key, pad], 0 past n. */
 void flex__mask_tile_t(const flex_plan *p, const flex__task *t, int64_t k0, int64_t nk,
                        uint8_t *out, uint8_t *out_t, void *scratch, flex__left *left);
+/* Columns of a partial tile are done in strips of one head, each with the keys that any of its queries sees: what a mask hides at
+ * the edge of a window costs nothing. Leaving hidden keys out changes no bit: their terms are exactly 0. */
+typedef struct flex__strip {
+    int64_t x, width; /* columns x .. x+width of S^T: 16 or 32 */
+    int64_t g, i;     /* head in the task, first query row */
+    int64_t lo, hi;   /* keys of the tile; lo = hi: none */
+} flex__strip;
+/* The strip that begins at column x. mask: [nk, pad], NULL: all of the tile. */
+flex__strip flex__strip_at(const flex__task *t, int64_t x, int64_t nk, const uint8_t *mask);
 /* Query rows of a row task's heads, side by side (head g at column g*pad), packed. rows: room for [heads*pad, dim]. */
 void flex__pack_queries(const flex_plan *p, const flex_view *v, const flex__task *t, int64_t dim,
                         float *rows, float *panels);
@@ -138,6 +149,19 @@ MUST_CHECK err flex__sums_clear(const flex_plan *p, dev *d, const flex_io *io, d
 expr_score_sums flex__sums_of(const flex_plan *p, const flex_io *io, double *slots, int64_t slot);
 MUST_CHECK err flex__sums_finish(const flex_plan *p, dev *d, const flex_io *io, double *slots);
 MUST_CHECK err flex__check_sinks(const flex_problem *p);
+
+/* Forward over the key tiles of a row task through p->bf16 (flex_bf16.c). Buffers as in forward: of the results o [heads, n, Dv] (room
+ * for [N, Dv]), m and l [N], which begin at -inf and 0; N = heads * pad. */
+typedef struct flex__bf16_buffers {
+    void *tiles; /* flex__bf16_bytes, 64-aligned */
+    float *o, *m, *l, *corr;
+    uint8_t *mask, *mask_t;
+    void *expr;
+    flex__left *left;
+} flex__bf16_buffers;
+size_t flex__bf16_bytes(const flex_plan *p);
+void flex__bf16_walk(const flex_plan *p, const flex_io *io, const flex__task *t, int64_t line,
+                     const flex__bf16_buffers *b);
 
 /* Cuts 64-aligned pieces off a block; with base NULL it only counts. */
 typedef struct flex__carver {

@@ -108,6 +108,23 @@ void flex__mask_tile_t(const flex_plan *p, const flex__task *t, int64_t k0, int6
     transpose_bytes(out, nk, t->n, nk, out_t, t->pad);
 }
 
+/* Whether any of width (16 or 32) mask bytes is set. */
+static inline int any_set(const uint8_t *m, int64_t width) {
+    uint64_t w[4] = {0};
+    memcpy(w, m, (size_t)width);
+    return (w[0] | w[1] | w[2] | w[3]) != 0;
+}
+
+flex__strip flex__strip_at(const flex__task *t, int64_t x, int64_t nk, const uint8_t *mask) {
+    enum { STRIP = 32 };
+    flex__strip s = {.x = x, .g = x / t->pad, .i = x % t->pad, .hi = nk};
+    s.width = flex__min(STRIP - x % STRIP, t->pad - s.i);
+    if (!mask) return s;
+    while (s.lo < nk && !any_set(mask + s.lo * t->pad + s.i, s.width)) s.lo++;
+    while (s.hi > s.lo && !any_set(mask + (s.hi - 1) * t->pad + s.i, s.width)) s.hi--;
+    return s;
+}
+
 void flex__pack_queries(const flex_plan *p, const flex_view *v, const flex__task *t, int64_t dim,
                         float *rows, float *panels) {
     for (int64_t g = 0; g < t->heads; g++) {

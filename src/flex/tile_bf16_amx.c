@@ -1,0 +1,160 @@
+/* tile_bf16 on Intel's matrix unit (AMX), with AVX-512 for the softmax and the packing.
+ *
+ * Compiled with its own flags and reached through tile_bf16_get only where the CPU has the unit and the system lets the process
+ * use it. All eight registers are 16 rows of 64 bytes for the whole of a task. Chooses nothing. */
+#if defined(__x86_64__)
+#include "flex/tile_bf16.h"
+#include "flex/tileops_exp.h"
+#include <immintrin.h>
+#include <math.h>
+#include <string.h>
+
+/* The compiler does not see that tile instructions read and write memory. */
+#define VECTOR_FENCE            __asm__ volatile("" ::: "memory")
+#define TILES                   (void)0
+#define T_ZERO(t)               _tile_zero(t)
+#define T_LOAD(t, from, stride) _tile_loadd(t, from, (size_t)(stride))
+#define T_STORE(t, to, stride)  _tile_stored(t, to, (size_t)(stride))
+#define T_DOT(c, a, b)          _tile_dpbf16ps(c, a, b)
+
+#define VW 16
+typedef __m512 vf;
+static inline vf v_set(float x) { return _mm512_set1_ps(x); }
+static inline vf v_load(const float *p) { return _mm512_loadu_ps(p); }
+static inline void v_store(float *p, vf x) { _mm512_storeu_ps(p, x); }
+static inline vf v_mul(vf a, vf b) { return _mm512_mul_ps(a, b); }
+static inline vf v_add(vf a, vf b) { return _mm512_add_ps(a, b); }
+static inline vf v_sub(vf a, vf b) { return _mm512_sub_ps(a, b); }
+static inline vf v_fma(vf a, vf b, vf c) { return _mm512_fmadd_ps(a, b, c); }
+static inline vf v_max(vf x, vf m) { return _mm512_max_ps(x, m); } /* m where x is NaN */
+static inline vf v_or_zero(vf x) {
+    return _mm512_maskz_mov_ps(_mm512_cmp_ps_mask(x, _mm512_set1_ps(-INFINITY), _CMP_NEQ_UQ), x);
+}
+static inline vf v_select(const uint8_t *m, vf yes, vf no) {
+    __m128i w = _mm_loadu_si128((const void *)m);
+    return _mm512_mask_blend_ps(_mm_test_epi8_mask(w, w), no, yes);
+}
+static inline int v_all_one(vf x) {
+    return _mm512_cmp_ps_mask(x, _mm512_set1_ps(1.0f), _CMP_EQ_OQ) == 0xffff;
+}
+
+/* As tileops_exp for what occurs here: at most 0, -inf or NaN; hidden cells may hold anything, but count for nothing. The lower
+ * sixteen bits of a NaN that comes from bf16 are 0, so the shifted sum leaves it a NaN. */
+static inline vf v_exp(vf x) {
+    vf magic = v_set(EXP_MAGIC), t = v_fma(x, v_set(EXP_LOG2E), magic), n = v_sub(t, magic);
+    vf r = v_fma(n, v_set(-EXP_LN2_LO), v_fma(n, v_set(-EXP_LN2_HI), x)), p = v_set(EXP_C0);
+    p = v_fma(p, r, v_set(EXP_C1));
+    p = v_fma(p, r, v_set(EXP_C2));
+    p = v_fma(p, r, v_set(EXP_C3));
+    p = v_fma(p, r, v_set(EXP_C4));
+    p = v_fma(p, r, v_set(EXP_C5));
+    p = v_add(v_fma(p, v_mul(r, r), r), v_set(1.0f));
+    return _mm512_castsi512_ps(_mm512_maskz_add_epi32(
+        _mm512_cmp_ps_mask(x, v_set(EXP_LOW), _CMP_NLT_UQ), _mm512_castps_si512(p),
+        _mm512_slli_epi32(_mm512_castps_si512(t), 23)));
+}
+
+/* Low half of the first, high half of the second: a word of two bf16. */
+static inline __m512i halves(__m512i first, __m512i second) {
+    return _mm512_mask_blend_epi16(0xaaaaaaaau, _mm512_srli_epi32(first, 16), second);
+}
+static inline void v_split(vf p0, vf p1, uint32_t *high, uint32_t *low) {
+    const __m512i half = _mm512_set1_epi32(0x8000), upper = _mm512_set1_epi32(-65536);
+    __m512i h0 = _mm512_and_si512(_mm512_add_epi32(_mm512_castps_si512(p0), half), upper);
+    __m512i h1 = _mm512_and_si512(_mm512_add_epi32(_mm512_castps_si512(p1), half), upper);
+    __m512i l0 = _mm512_castps_si512(_mm512_sub_ps(p0, _mm512_castsi512_ps(h0)));
+    __m512i l1 = _mm512_castps_si512(_mm512_sub_ps(p1, _mm512_castsi512_ps(h1)));
+    _mm512_storeu_si512(high, halves(h0, h1));
+    _mm512_storeu_si512(low, halves(_mm512_add_epi32(l0, half), _mm512_add_epi32(l1, half)));
+}
+
+#include "flex/tile_bf16_body.h"
+
+static void take_unit(void) {
+    struct {
+        uint8_t palette, start_row, reserved[14];
+        uint16_t row_bytes[16];
+        uint8_t rows[16];
+    } config = {.palette = 1};
+    for (int i = 0; i < 8; i++) config.row_bytes[i] = 64, config.rows[i] = TILE_BF16_ROWS;
+    VECTOR_FENCE;
+    _tile_loadconfig(&config);
+    VECTOR_FENCE;
+}
+
+static void give_unit(void) { _tile_release(); }
+
+/* Sixteen vectors of words become their columns. */
+static inline __attribute__((always_inline)) void turn_block(__m512i in[16], uint32_t *d,
+                                                             int64_t ldd) {
+    __m512i t[16];
+#pragma GCC unroll 8
+    for (int i = 0; i < 16; i += 2) {
+        t[i] = _mm512_unpacklo_epi32(in[i], in[i + 1]);
+        t[i + 1] = _mm512_unpackhi_epi32(in[i], in[i + 1]);
+    }
+#pragma GCC unroll 4
+    for (int i = 0; i < 16; i += 4) {
+        in[i] = _mm512_unpacklo_epi64(t[i], t[i + 2]);
+        in[i + 1] = _mm512_unpackhi_epi64(t[i], t[i + 2]);
+        in[i + 2] = _mm512_unpacklo_epi64(t[i + 1], t[i + 3]);
+        in[i + 3] = _mm512_unpackhi_epi64(t[i + 1], t[i + 3]);
+    }
+#pragma GCC unroll 4
+    for (int i = 0; i < 4; i++) { /* in[i + 4g]: lane L holds column 4L + i of rows 4g..4g+3 */
+        t[i] = _mm512_shuffle_i32x4(in[i], in[i + 4], 0x88);
+        t[i + 4] = _mm512_shuffle_i32x4(in[i], in[i + 4], 0xdd);
+        t[i + 8] = _mm512_shuffle_i32x4(in[i + 8], in[i + 12], 0x88);
+        t[i + 12] = _mm512_shuffle_i32x4(in[i + 8], in[i + 12], 0xdd);
+    }
+#pragma GCC unroll 4
+    for (int i = 0; i < 4; i++) {
+        _mm512_storeu_si512(d + i * ldd, _mm512_shuffle_i32x4(t[i], t[i + 8], 0x88));
+        _mm512_storeu_si512(d + (i + 4) * ldd, _mm512_shuffle_i32x4(t[i + 4], t[i + 12], 0x88));
+        _mm512_storeu_si512(d + (i + 8) * ldd, _mm512_shuffle_i32x4(t[i], t[i + 8], 0xdd));
+        _mm512_storeu_si512(d + (i + 12) * ldd, _mm512_shuffle_i32x4(t[i + 4], t[i + 12], 0xdd));
+    }
+}
+
+static void turn(const uint32_t *src, int64_t ld, int64_t rows, int64_t cols, uint32_t *dst,
+                 int64_t ldd) {
+    for (int64_t r = 0; r < rows; r += 16) {
+        for (int64_t c = 0; c < cols; c += 16) {
+            __m512i w[16];
+#pragma GCC unroll 16
+            for (int i = 0; i < 16; i++) w[i] = _mm512_loadu_si512(src + (r + i) * ld + c);
+            turn_block(w, dst + c * ldd + r, ldd);
+        }
+    }
+}
+
+static int pack_values(const bf16 *v, int64_t ld, int64_t n, int64_t dim, uint32_t *dst,
+                       int64_t ldd) {
+    const __m256i top = _mm256_set1_epi16(0x7f80); /* the exponent of what is not finite */
+    unsigned odd_ones = 0;
+    for (int64_t r = 0; r < n; r += 32) {
+        for (int64_t d = 0; d < dim; d += 16) {
+            const __mmask16 some = dim - d < 16 ? (__mmask16)((1u << (dim - d)) - 1u) : 0xffff;
+            __m512i w[16];
+#pragma GCC unroll 16
+            for (int i = 0; i < 16; i++) {
+                const int64_t at = r + 2 * i;
+                __m256i low = _mm256_setzero_si256(), high = low;
+                if (at < n) low = _mm256_maskz_loadu_epi16(some, v + at * ld + d);
+                if (at + 1 < n) high = _mm256_maskz_loadu_epi16(some, v + (at + 1) * ld + d);
+                odd_ones |= _mm256_cmpeq_epi16_mask(_mm256_and_si256(low, top), top);
+                odd_ones |= _mm256_cmpeq_epi16_mask(_mm256_and_si256(high, top), top);
+                w[i] = _mm512_or_si512(_mm512_cvtepu16_epi32(low),
+                                       _mm512_slli_epi32(_mm512_cvtepu16_epi32(high), 16));
+            }
+            turn_block(w, dst + d * ldd + r / 2, ldd);
+        }
+    }
+    return odd_ones == 0;
+}
+
+const tile_bf16 tile_bf16__amx = {"AMX",         take_unit,        give_unit, tiles_mm,
+                                  tiles_softmax, tiles_scale_cols, turn,      pack_values};
+#else
+typedef int tile_bf16_amx_not_built;
+#endif
