@@ -12,8 +12,8 @@ typedef struct buffers {
     bf16 *q, *k, *v; /* [N, Dp], [Kp, Dp], [tile_kv, Dv]; k, v where they cannot be read in place */
     uint32_t *queries;    /* [Dp/2, N] words */
     uint32_t *values;     /* [Ep, Kp/2] words */
-    uint32_t *high, *low; /* [Kp/2, N] weights */
-    float *s, *o;         /* [Kp, N], [Ep, N] */
+    uint32_t *high, *low; /* [Kp/2, 32] weights of a strip */
+    float *s, *o;         /* [Kp, 32] of a strip, [Ep, N] */
     size_t bytes;
 } buffers;
 
@@ -27,6 +27,11 @@ typedef struct walk {
 } walk;
 
 static int64_t depth(int64_t n) { return flex__pad(n, TILE_BF16_DEPTH); }
+/* Where the tiles around a strip's keys begin. */
+static int64_t first_key(const flex__strip *c) { return c->lo / TILE_BF16_DEPTH * TILE_BF16_DEPTH; }
+
+#define LOG2_E 1.44269504088896341f
+#define LN_2   0.693147180559945309f
 
 static buffers carve(const flex_plan *p, char *base) {
     const flex_problem *q = &p->p;
@@ -38,10 +43,10 @@ static buffers carve(const flex_plan *p, char *base) {
     b.k = flex__carve(&c, keys * dim * 2);
     b.v = flex__carve(&c, q->tile_kv * q->v_dim * 2);
     b.queries = flex__carve(&c, n * dim * 2);
-    b.values = flex__carve(&c, keys * v_dim * 2);
-    b.high = flex__carve(&c, keys * n * 2);
-    b.low = flex__carve(&c, keys * n * 2);
-    b.s = flex__carve(&c, keys * n * 4);
+    b.values = flex__carve(&c, keys * depth(v_dim) * 2);
+    b.high = flex__carve(&c, keys * FLEX__STRIP * 2);
+    b.low = flex__carve(&c, keys * FLEX__STRIP * 2);
+    b.s = flex__carve(&c, keys * FLEX__STRIP * 4);
     b.o = flex__carve(&c, v_dim * n * 4);
     b.bytes = c.used;
     return b;
@@ -76,11 +81,10 @@ static const bf16 *keys_of(const walk *w, int64_t k0, int64_t nk, int64_t *ld) {
     return w->b.k;
 }
 
-/* Scores and weights of a strip: of all keys, or under a mask [nk, pad]. */
+/* Scores and weights of a strip, of the keys from .. to that surround its own. */
 static void weights_of(const walk *w, const bf16 *k, int64_t ldk, const flex__strip *c,
                        const uint8_t *mask) {
-    const int64_t from = c->lo / TILE_BF16_DEPTH * TILE_BF16_DEPTH,
-                  to = c->lo < c->hi ? depth(c->hi) : from;
+    const int64_t from = first_key(c), to = depth(c->hi);
     const tile_bf16_mm g = {.m = to - from,
                             .n = c->width,
                             .k = w->dim,
@@ -88,58 +92,48 @@ static void weights_of(const walk *w, const bf16 *k, int64_t ldk, const flex__st
                             .lda = ldk,
                             .b = w->b.queries + c->x,
                             .ldb = w->n,
-                            .c = w->b.s + from * w->n + c->x,
-                            .ldc = w->n};
-    const tile_bf16_softmax s = {.s = w->b.s + c->x,
-                                 .ld = w->n,
+                            .c = w->b.s + from * FLEX__STRIP,
+                            .ldc = FLEX__STRIP};
+    const tile_bf16_softmax s = {.s = w->b.s,
+                                 .ld = FLEX__STRIP,
                                  .cols = c->width,
                                  .lo = c->lo,
                                  .hi = c->hi,
                                  .from = from,
                                  .to = to,
-                                 .p_high = w->b.high + c->x,
-                                 .p_low = w->b.low + c->x,
+                                 .p_high = w->b.high,
+                                 .p_low = w->b.low,
                                  .mask = mask ? mask + c->i : NULL,
                                  .ldm = w->t->pad,
-                                 .scale = w->p->p.scale,
+                                 .scale = w->p->p.scale * LOG2_E,
                                  .m = w->out->m + c->x,
                                  .l = w->out->l + c->x,
                                  .corr = w->out->corr + c->x};
-    if (from < to) w->p->bf16->mm(&g);
+    w->p->bf16->mm(&g);
     w->p->bf16->softmax(&s);
 }
 
 static void values_times(const walk *w, const flex__strip *c) {
-    const int64_t from = c->lo / TILE_BF16_DEPTH * TILE_BF16_DEPTH, to = depth(c->hi);
+    const int64_t from = first_key(c), to = depth(c->hi);
     const tile_bf16_mm g = {.m = w->v_dim,
                             .n = c->width,
                             .k = to - from,
                             .a = (const bf16 *)(const void *)w->b.values + from,
                             .lda = w->keys,
-                            .b = w->b.high + from / 2 * w->n + c->x,
-                            .b2 = w->b.low + from / 2 * w->n + c->x,
-                            .ldb = w->n,
+                            .b = w->b.high + from / 2 * FLEX__STRIP,
+                            .b2 = w->b.low + from / 2 * FLEX__STRIP,
+                            .ldb = FLEX__STRIP,
                             .c = w->b.o + c->x,
                             .ldc = w->n,
                             .add = 1};
-    if (c->lo < c->hi) w->p->bf16->mm(&g);
+    w->p->bf16->mm(&g);
 }
 
-/* The weight of key i and column j. */
+/* The weight of key i and column j of the strip at work. */
 static float weight_at(const walk *w, int64_t i, int64_t j) {
     const int up = i & 1 ? 16 : 0;
-    const int64_t at = i / 2 * w->n + j;
+    const int64_t at = i / 2 * FLEX__STRIP + j;
     return bf16_to_f32((bf16)(w->b.high[at] >> up)) + bf16_to_f32((bf16)(w->b.low[at] >> up));
-}
-
-/* Adds row i of the values, dim of them, to the columns that see it. */
-static void add_row(const walk *w, const bf16 *v, int64_t i, const uint8_t *mask) {
-    const flex__task *t = w->t;
-    for (int64_t j = 0; j < w->n; j++) {
-        if (j % t->pad >= t->n || (mask && !mask[i * t->pad + j % t->pad])) continue;
-        const float p = weight_at(w, i, j);
-        for (int64_t d = 0; d < w->p->p.v_dim; d++) w->b.o[d * w->n + j] += p * bf16_to_f32(v[d]);
-    }
 }
 
 static int row_finite(const bf16 *v, int64_t n) {
@@ -148,34 +142,47 @@ static int row_finite(const bf16 *v, int64_t n) {
     return finite;
 }
 
-/* Rows that are not finite are added where they are seen, and the rest is packed again without them. */
-static void take_out(const walk *w, int64_t k0, int64_t nk, const uint8_t *mask) {
-    const int64_t dim = w->p->p.v_dim;
-    copy_rows(w, &w->io->v, w->t->kv_head, k0, nk, nk, dim, w->b.v, dim);
+/* Values k0 .. as operands of products, without the rows that are not finite. Returns whether all are. */
+static int pack_values(const walk *w, int64_t k0, int64_t nk) {
+    const tile_bf16 *ops = w->p->bf16;
+    const flex_view *v = &w->io->v;
+    const int64_t dim = w->p->p.v_dim, ld = w->keys / 2;
+    if (ops->pack_values(flex__at(v, w->t->b, w->t->kv_head, k0), v->sl, nk, dim, w->b.values, ld))
+        return 1;
+    copy_rows(w, v, w->t->kv_head, k0, nk, nk, dim, w->b.v, dim);
     for (int64_t i = 0; i < nk; i++) {
-        bf16 *row = w->b.v + i * dim;
-        if (row_finite(row, dim)) continue;
-        add_row(w, row, i, mask);
-        memset(row, 0, (size_t)dim * sizeof *row);
+        if (!row_finite(w->b.v + i * dim, dim))
+            memset(w->b.v + i * dim, 0, (size_t)dim * sizeof *w->b.v);
     }
-    (void)w->p->bf16->pack_values(w->b.v, dim, nk, dim, w->b.values, w->keys / 2);
+    return ops->pack_values(w->b.v, dim, nk, dim, w->b.values, ld) && 0;
 }
 
-/* One key tile. mask: [nk, pad], NULL: full. */
+/* Adds the rows that were left out to the columns of a strip that see them. */
+static void add_left_out(const walk *w, int64_t k0, const flex__strip *c, const uint8_t *mask) {
+    const int64_t dim = w->p->p.v_dim;
+    for (int64_t i = c->lo; i < c->hi; i++) {
+        const bf16 *v = flex__at(&w->io->v, w->t->b, w->t->kv_head, k0 + i);
+        if (row_finite(v, dim)) continue;
+        for (int64_t j = 0; j < c->width; j++) {
+            if (mask && !mask[i * w->t->pad + c->i + j]) continue;
+            const float p = weight_at(w, i, j);
+            for (int64_t d = 0; d < dim; d++) w->b.o[d * w->n + c->x + j] += p * bf16_to_f32(v[d]);
+        }
+    }
+}
+
+/* One key tile, strip by strip, so that scores and weights stay in the nearest cache. mask: [nk, pad], NULL: full. */
 static void one_tile(const walk *w, int64_t k0, int64_t nk, const uint8_t *mask) {
-    const tile_bf16 *ops = w->p->bf16;
     int64_t ldk;
-    const bf16 *k = keys_of(w, k0, nk, &ldk), *v = flex__at(&w->io->v, w->t->b, w->t->kv_head, k0);
+    const bf16 *k = keys_of(w, k0, nk, &ldk);
+    const int finite = pack_values(w, k0, nk);
     flex__strip c;
     for (int64_t x = 0; x < w->n; x += c.width) {
         c = flex__strip_at(w->t, x, nk, mask);
+        if (c.lo == c.hi) continue; /* nothing seen: maximum, sum and result stay */
         weights_of(w, k, ldk, &c, mask);
-    }
-    ops->scale_cols(w->b.o, w->n, w->v_dim, w->n, w->out->corr);
-    if (!ops->pack_values(v, w->io->v.sl, nk, w->p->p.v_dim, w->b.values, w->keys / 2))
-        take_out(w, k0, nk, mask);
-    for (int64_t x = 0; x < w->n; x += c.width) {
-        c = flex__strip_at(w->t, x, nk, mask);
+        w->p->bf16->scale_cols(w->b.o + x, w->n, w->v_dim, c.width, w->out->corr + x);
+        if (!finite) add_left_out(w, k0, &c, mask);
         values_times(w, &c);
     }
 }
@@ -214,5 +221,6 @@ void flex__bf16_walk(const flex_plan *p, const flex_io *io, const flex__task *t,
         }
     }
     p->bf16->close();
+    for (int64_t j = 0; j < w.n; j++) b->m[j] *= LN_2; /* maxima were of powers of two */
     rows_of(&w);
 }

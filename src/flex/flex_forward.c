@@ -209,6 +209,17 @@ static float add_sink(float sink, float *m, float *l) {
     return factor;
 }
 
+/* dst = o * factor / l: dim is a multiple of 8. A factor 1 changes no bit. */
+static void write_row(float *dst, const float *o, int64_t dim, float factor, float l) {
+    typedef float quad __attribute__((vector_size(16)));
+    for (int64_t d = 0; d < dim; d += 4) {
+        quad x;
+        memcpy(&x, o + d, sizeof x);
+        x = x * factor / l;
+        memcpy(dst + d, &x, sizeof x);
+    }
+}
+
 static void write_rows(const fwd_run *x, const flex__task *t, const fwd_scratch *s) {
     const flex_problem *q = &x->p->p;
     for (int64_t g = 0; g < t->heads; g++) {
@@ -219,8 +230,7 @@ static void write_rows(const fwd_run *x, const flex__task *t, const fwd_scratch 
             int seen = l != 0.0f;
             if (q->sinks) factor = add_sink(q->sinks[t->h0 + g], &m, &l);
             if (!seen) memset(dst, 0, (size_t)q->v_dim * sizeof(float));
-            for (int64_t d = 0; seen && d < q->v_dim; d++)
-                dst[d] = q->sinks ? o[d] * factor / l : o[d] / l;
+            if (seen) write_row(dst, o, q->v_dim, factor, l);
             if (x->io->lse)
                 x->io->lse[(t->b * q->q_heads + t->h0 + g) * q->q_len + t->start + i] =
                     l == 0.0f ? -INFINITY : m + logf(l);

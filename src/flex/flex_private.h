@@ -98,6 +98,7 @@ void flex__mask_tile_t(const flex_plan *p, const flex__task *t, int64_t k0, int6
                        uint8_t *out, uint8_t *out_t, void *scratch, flex__left *left);
 /* Columns of a partial tile are done in strips of one head, each with the keys that any of its queries sees: what a mask hides at
  * the edge of a window costs nothing. Leaving hidden keys out changes no bit: their terms are exactly 0. */
+enum { FLEX__STRIP = 32 };
 typedef struct flex__strip {
     int64_t x, width; /* columns x .. x+width of S^T: 16 or 32 */
     int64_t g, i;     /* head in the task, first query row */

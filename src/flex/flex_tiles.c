@@ -72,19 +72,26 @@ void flex__mask_tile(const flex_plan *p, int64_t b, int64_t h, int64_t q0, int64
     if (flag) report_left(p, b, h, q0, nq, k0, nk, left);
 }
 
+static inline __attribute__((always_inline)) void exchange(uint64_t w[8], const int d,
+                                                           const uint64_t low) {
+#pragma GCC unroll 8
+    for (int i = 0; i < 8; i++) {
+        if (i & d) continue;
+        const uint64_t a = w[i], b = w[i + d];
+        w[i] = (a & low) | (b & low) << (8 * d);
+        w[i + d] = (a >> (8 * d) & low) | (b & ~low);
+    }
+}
+
 /* out[j, i] = in[i, j], by blocks of 8 x 8: eight words of eight bytes are exchanged in halves, quarters and eighths. */
 static void transpose_8x8(const uint8_t *in, int64_t ld, uint8_t *out, int64_t ldo) {
     uint64_t w[8];
+#pragma GCC unroll 8
     for (int i = 0; i < 8; i++) memcpy(&w[i], in + i * ld, 8);
-    static const uint64_t low[3] = {0x00000000ffffffffu, 0x0000ffff0000ffffu, 0x00ff00ff00ff00ffu};
-    for (int step = 0, d = 4; d > 0; step++, d /= 2) {
-        for (int i = 0; i < 8; i++) {
-            if (i & d) continue;
-            const uint64_t a = w[i], b = w[i + d];
-            w[i] = (a & low[step]) | (b & low[step]) << (8 * d);
-            w[i + d] = (a >> (8 * d) & low[step]) | (b & ~low[step]);
-        }
-    }
+    exchange(w, 4, 0x00000000ffffffffu);
+    exchange(w, 2, 0x0000ffff0000ffffu);
+    exchange(w, 1, 0x00ff00ff00ff00ffu);
+#pragma GCC unroll 8
     for (int i = 0; i < 8; i++) memcpy(out + i * ldo, &w[i], 8);
 }
 
@@ -116,9 +123,8 @@ static inline int any_set(const uint8_t *m, int64_t width) {
 }
 
 flex__strip flex__strip_at(const flex__task *t, int64_t x, int64_t nk, const uint8_t *mask) {
-    enum { STRIP = 32 };
     flex__strip s = {.x = x, .g = x / t->pad, .i = x % t->pad, .hi = nk};
-    s.width = flex__min(STRIP - x % STRIP, t->pad - s.i);
+    s.width = flex__min(FLEX__STRIP - x % FLEX__STRIP, t->pad - s.i);
     if (!mask) return s;
     while (s.lo < nk && !any_set(mask + s.lo * t->pad + s.i, s.width)) s.lo++;
     while (s.hi > s.lo && !any_set(mask + (s.hi - 1) * t->pad + s.i, s.width)) s.hi--;

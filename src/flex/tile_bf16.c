@@ -4,7 +4,6 @@
  * chains of fused operations, one of low halves and one of high halves, whose sum is added to the element; subnormals count as 0.
  * Vectors are single floats. Slow, and meant so: tests hold the fast form to it on CPUs without a matrix unit. */
 #include "flex/tile_bf16.h"
-#include "flex/tileops_exp.h"
 #include <math.h>
 #include <string.h>
 
@@ -52,7 +51,17 @@ static inline vf v_sub(vf a, vf b) { return a - b; }
 static inline vf v_max(vf x, vf m) { return x > m ? x : m; }
 static inline vf v_or_zero(vf x) { return x == -INFINITY ? 0.0f : x; }
 static inline vf v_select(const uint8_t *m, vf yes, vf no) { return *m ? yes : no; }
-static inline vf v_exp(vf x) { return tileops_exp(x); }
+static inline vf v_fma(vf a, vf b, vf c) { return fmaf(a, b, c); }
+/* p times 2 to the power that the low bits of t hold; 0 for x below -126. */
+static inline vf v_times_power(vf p, vf t, vf x) {
+    uint32_t bits, shift;
+    if (x < -126.0f) return 0.0f;
+    memcpy(&bits, &p, 4);
+    memcpy(&shift, &t, 4);
+    bits += shift << 23;
+    memcpy(&p, &bits, 4);
+    return p;
+}
 static inline int v_all_one(vf x) { return x == 1.0f; }
 
 /* A weight as high + low, both rounded to nearest (half away from 0) to the upper 16 bits of a float. */
@@ -88,7 +97,7 @@ static void turn(const uint32_t *src, int64_t ld, int64_t rows, int64_t cols, ui
 static int pack_values(const bf16 *v, int64_t ld, int64_t n, int64_t dim, uint32_t *dst,
                        int64_t ldd) {
     int finite = 1;
-    const int64_t keys = (n + 31) / 32 * 32, columns = (dim + 15) / 16 * 16;
+    const int64_t keys = (n + 31) / 32 * 32, columns = (dim + 31) / 32 * 32;
     for (int64_t d = 0; d < columns; d++) {
         for (int64_t i = 0; i < keys; i += 2) {
             const uint32_t low = i < n && d < dim ? v[i * ld + d] : 0,

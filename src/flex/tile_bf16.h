@@ -24,7 +24,7 @@ typedef struct tile_bf16_mm {
     int add;
 } tile_bf16_mm;
 
-/* Columns of scores become weights exp(scale*s - m), written as words of two keys, [keys/2, ld]: 0 for keys outside lo..hi and
+/* Columns of scores become weights 2^(scale*s - m), written as words of two keys, [keys/2, ld]: 0 for keys outside lo..hi and
  * for hidden ones. m, l, corr as in tile_scores; sums are of the weights in fp32. cols: a multiple of 16. */
 typedef struct tile_bf16_softmax {
     const float *s; /* [keys, ld] raw q·k */
@@ -50,8 +50,8 @@ typedef struct tile_bf16 {
     /* dst[c*ldd + r] = src[r*ld + c] for words; rows, cols multiples of 16. */
     void (*turn)(const uint32_t *src, int64_t ld, int64_t rows, int64_t cols, uint32_t *dst,
                  int64_t ldd);
-    /* Rows v[n, dim], ld values apart, turned: dst[d*ldd + i] is the word of rows 2i and 2i+1 at d; zeros up to multiples of 32 rows
-     * and 16 columns. Returns whether every value is finite. */
+    /* Rows v[n, dim], ld values apart, turned: dst[d*ldd + i] is the word of rows 2i and 2i+1 at d; zeros up to multiples of 32
+     * rows and columns. Returns whether every value is finite. */
     int (*pack_values)(const bf16 *v, int64_t ld, int64_t n, int64_t dim, uint32_t *dst,
                        int64_t ldd);
 } tile_bf16;

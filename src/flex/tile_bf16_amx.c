@@ -4,7 +4,6 @@
  * use it. All eight registers are 16 rows of 64 bytes for the whole of a task. Chooses nothing. */
 #if defined(__x86_64__)
 #include "flex/tile_bf16.h"
-#include "flex/tileops_exp.h"
 #include <immintrin.h>
 #include <math.h>
 #include <string.h>
@@ -38,19 +37,11 @@ static inline int v_all_one(vf x) {
     return _mm512_cmp_ps_mask(x, _mm512_set1_ps(1.0f), _CMP_EQ_OQ) == 0xffff;
 }
 
-/* As tileops_exp for what occurs here: at most 0, -inf or NaN; hidden cells may hold anything, but count for nothing. The lower
- * sixteen bits of a NaN that comes from bf16 are 0, so the shifted sum leaves it a NaN. */
-static inline vf v_exp(vf x) {
-    vf magic = v_set(EXP_MAGIC), t = v_fma(x, v_set(EXP_LOG2E), magic), n = v_sub(t, magic);
-    vf r = v_fma(n, v_set(-EXP_LN2_LO), v_fma(n, v_set(-EXP_LN2_HI), x)), p = v_set(EXP_C0);
-    p = v_fma(p, r, v_set(EXP_C1));
-    p = v_fma(p, r, v_set(EXP_C2));
-    p = v_fma(p, r, v_set(EXP_C3));
-    p = v_fma(p, r, v_set(EXP_C4));
-    p = v_fma(p, r, v_set(EXP_C5));
-    p = v_add(v_fma(p, v_mul(r, r), r), v_set(1.0f));
+/* p times 2 to the power that the low bits of t hold; 0 for x below -126. The lower sixteen bits of a NaN that comes from bf16 are 0,
+ * so it stays one. */
+static inline vf v_times_power(vf p, vf t, vf x) {
     return _mm512_castsi512_ps(_mm512_maskz_add_epi32(
-        _mm512_cmp_ps_mask(x, v_set(EXP_LOW), _CMP_NLT_UQ), _mm512_castps_si512(p),
+        _mm512_cmp_ps_mask(x, v_set(-126.0f), _CMP_NLT_UQ), _mm512_castps_si512(p),
         _mm512_slli_epi32(_mm512_castps_si512(t), 23)));
 }
 
@@ -84,9 +75,9 @@ static void take_unit(void) {
 
 static void give_unit(void) { _tile_release(); }
 
-/* Sixteen vectors of words become their columns. */
-static inline __attribute__((always_inline)) void turn_block(__m512i in[16], uint32_t *d,
-                                                             int64_t ldd) {
+/* Sixteen vectors of words become their columns: column 4g + i goes to row step*g + i. */
+static inline __attribute__((always_inline)) void turn_block(__m512i in[16], int64_t step,
+                                                             uint32_t *d, int64_t ldd) {
     __m512i t[16];
 #pragma GCC unroll 8
     for (int i = 0; i < 16; i += 2) {
@@ -110,9 +101,10 @@ static inline __attribute__((always_inline)) void turn_block(__m512i in[16], uin
 #pragma GCC unroll 4
     for (int i = 0; i < 4; i++) {
         _mm512_storeu_si512(d + i * ldd, _mm512_shuffle_i32x4(t[i], t[i + 8], 0x88));
-        _mm512_storeu_si512(d + (i + 4) * ldd, _mm512_shuffle_i32x4(t[i + 4], t[i + 12], 0x88));
-        _mm512_storeu_si512(d + (i + 8) * ldd, _mm512_shuffle_i32x4(t[i], t[i + 8], 0xdd));
-        _mm512_storeu_si512(d + (i + 12) * ldd, _mm512_shuffle_i32x4(t[i + 4], t[i + 12], 0xdd));
+        _mm512_storeu_si512(d + (i + step) * ldd, _mm512_shuffle_i32x4(t[i + 4], t[i + 12], 0x88));
+        _mm512_storeu_si512(d + (i + 2 * step) * ldd, _mm512_shuffle_i32x4(t[i], t[i + 8], 0xdd));
+        _mm512_storeu_si512(d + (i + 3 * step) * ldd,
+                            _mm512_shuffle_i32x4(t[i + 4], t[i + 12], 0xdd));
     }
 }
 
@@ -123,34 +115,35 @@ static void turn(const uint32_t *src, int64_t ld, int64_t rows, int64_t cols, ui
             __m512i w[16];
 #pragma GCC unroll 16
             for (int i = 0; i < 16; i++) w[i] = _mm512_loadu_si512(src + (r + i) * ld + c);
-            turn_block(w, dst + c * ldd + r, ldd);
+            turn_block(w, 4, dst + c * ldd + r, ldd);
         }
     }
 }
 
 static int pack_values(const bf16 *v, int64_t ld, int64_t n, int64_t dim, uint32_t *dst,
                        int64_t ldd) {
-    const __m256i top = _mm256_set1_epi16(0x7f80); /* the exponent of what is not finite */
-    unsigned odd_ones = 0;
+    const __m512i size = _mm512_set1_epi16(0x7fff);
+    __m512i most = _mm512_setzero_si512(); /* the largest value's bits without signs */
     for (int64_t r = 0; r < n; r += 32) {
-        for (int64_t d = 0; d < dim; d += 16) {
-            const __mmask16 some = dim - d < 16 ? (__mmask16)((1u << (dim - d)) - 1u) : 0xffff;
-            __m512i w[16];
+        for (int64_t d = 0; d < dim; d += 32) {
+            const __mmask32 some = dim - d < 32 ? (1u << (dim - d)) - 1u : 0xffffffffu;
+            __m512i w[2][16]; /* words of columns 0-3, 8-11, 16-19, 24-27, and of the others */
 #pragma GCC unroll 16
             for (int i = 0; i < 16; i++) {
                 const int64_t at = r + 2 * i;
-                __m256i low = _mm256_setzero_si256(), high = low;
-                if (at < n) low = _mm256_maskz_loadu_epi16(some, v + at * ld + d);
-                if (at + 1 < n) high = _mm256_maskz_loadu_epi16(some, v + (at + 1) * ld + d);
-                odd_ones |= _mm256_cmpeq_epi16_mask(_mm256_and_si256(low, top), top);
-                odd_ones |= _mm256_cmpeq_epi16_mask(_mm256_and_si256(high, top), top);
-                w[i] = _mm512_or_si512(_mm512_cvtepu16_epi32(low),
-                                       _mm512_slli_epi32(_mm512_cvtepu16_epi32(high), 16));
+                __m512i low = _mm512_setzero_si512(), high = low;
+                if (at < n) low = _mm512_maskz_loadu_epi16(some, v + at * ld + d);
+                if (at + 1 < n) high = _mm512_maskz_loadu_epi16(some, v + (at + 1) * ld + d);
+                most = _mm512_max_epu16(most, _mm512_and_si512(low, size));
+                most = _mm512_max_epu16(most, _mm512_and_si512(high, size));
+                w[0][i] = _mm512_unpacklo_epi16(low, high);
+                w[1][i] = _mm512_unpackhi_epi16(low, high);
             }
-            turn_block(w, dst + d * ldd + r / 2, ldd);
+            turn_block(w[0], 8, dst + d * ldd + r / 2, ldd);
+            turn_block(w[1], 8, dst + (d + 4) * ldd + r / 2, ldd);
         }
     }
-    return odd_ones == 0;
+    return _mm512_cmpge_epu16_mask(most, _mm512_set1_epi16(0x7f80)) == 0;
 }
 
 const tile_bf16 tile_bf16__amx = {"AMX",         take_unit,        give_unit, tiles_mm,

@@ -4,6 +4,13 @@
  * numbers) and VW, vf with its v_ functions, and VECTOR_FENCE, after which tiles may read what vectors wrote. Blocks are two by
  * two tiles: four sums in registers 0-3, A in 4 and 5, B in 6 and 7. Holds no table and chooses nothing. */
 
+/* 2^f = 1 + C1 f + .. + C5 f^5 for |f| <= 1/2: least largest relative error with p(0) = 1. */
+#define EXP2_C1 6.9314700365e-01f
+#define EXP2_C2 2.4022240937e-01f
+#define EXP2_C3 5.5507350713e-02f
+#define EXP2_C4 9.6716191620e-03f
+#define EXP2_C5 1.3264589943e-03f
+
 #define BLOCK_ALWAYS static inline __attribute__((always_inline))
 
 /* One block of mt x nt tiles at (i, j); mt and nt are constants. */
@@ -57,35 +64,65 @@ static void tiles_mm(const tile_bf16_mm *g) {
     VECTOR_FENCE;
 }
 
-/* The largest visible scaled score of a column vector; masked is a constant. */
-BLOCK_ALWAYS vf column_top(const tile_bf16_softmax *t, int64_t j, vf old, const int masked) {
-    const vf scale = v_set(t->scale), none = v_set(-INFINITY);
-    vf top[2] = {old, old}; /* two chains: a maximum takes longer than a cell's other work */
-    for (int64_t i = t->lo; i < t->hi; i++) {
-        vf x = v_mul(v_load(t->s + i * t->ld + j), scale);
-        if (masked) x = v_select(t->mask + i * t->ldm + j, x, none);
-        top[i & 1] = v_max(x, top[i & 1]);
-    }
-    return v_max(top[0], top[1]);
+/* 2^x for x of at most 0: 2^round(x) by the bits of the rounding, times a polynomial that is exact at 0 (within 2e-7 of the rest). 0
+ * below the normal range. */
+BLOCK_ALWAYS vf power_of_two(vf x) {
+    const vf magic = v_set(12582912.0f), t = v_add(x, magic), f = v_sub(x, v_sub(t, magic));
+    vf p = v_set(EXP2_C5);
+    p = v_fma(p, f, v_set(EXP2_C4));
+    p = v_fma(p, f, v_set(EXP2_C3));
+    p = v_fma(p, f, v_set(EXP2_C2));
+    p = v_fma(p, f, v_set(EXP2_C1));
+    p = v_fma(p, f, v_set(1.0f));
+    return v_times_power(p, t, x);
 }
 
-/* Weights of key i, 0 where it takes no part. Same bits with a mask that hides nothing as without. */
-BLOCK_ALWAYS vf weights_at(const tile_bf16_softmax *t, int64_t i, int64_t j, vf scale, vf base,
-                           const int masked) {
-    if (i < t->lo || i >= t->hi) return v_set(0.0f);
-    const vf p = v_exp(v_sub(v_mul(v_load(t->s + i * t->ld + j), scale), base));
-    return masked ? v_select(t->mask + i * t->ldm + j, p, v_set(0.0f)) : p;
+/* A scaled score at a place, and one that is hidden made -inf; masked is a constant. */
+BLOCK_ALWAYS vf scaled_at(const float *s, vf scale, const uint8_t *mask, const int masked) {
+    const vf x = v_mul(v_load(s), scale);
+    return masked ? v_select(mask, x, v_set(-INFINITY)) : x;
+}
+
+/* The largest visible scaled score of a column vector. Two chains: a maximum takes longer than a cell's other work. */
+BLOCK_ALWAYS vf column_top(const tile_bf16_softmax *t, int64_t j, vf old, const int masked) {
+    const int64_t ld = t->ld, ldm = masked ? t->ldm : 0;
+    const vf scale = v_set(t->scale);
+    const float *s = t->s + t->lo * ld + j;
+    const uint8_t *mask = masked ? t->mask + t->lo * ldm + j : NULL;
+    vf even = old, odd = old;
+    int64_t n = t->hi - t->lo;
+    for (; n > 1; n -= 2, s += 2 * ld) {
+        even = v_max(scaled_at(s, scale, mask, masked), even);
+        odd = v_max(scaled_at(s + ld, scale, masked ? mask + ldm : NULL, masked), odd);
+        if (masked) mask += 2 * ldm;
+    }
+    if (n) even = v_max(scaled_at(s, scale, mask, masked), even);
+    return v_max(odd, even);
+}
+
+/* The weight at a place, 0 where it is hidden: the same bits with a mask that hides nothing as without. */
+BLOCK_ALWAYS vf weight_of(const float *s, vf scale, vf base, const uint8_t *mask,
+                          const int masked) {
+    const vf p = power_of_two(v_sub(v_mul(v_load(s), scale), base));
+    return masked ? v_select(mask, p, v_set(0.0f)) : p;
 }
 
 BLOCK_ALWAYS void soften_words(const tile_bf16_softmax *t, int64_t j, const int masked) {
+    const int64_t ld = t->ld, ldm = masked ? t->ldm : 0, lo = t->lo, hi = t->hi, to = t->to;
     const vf old = v_load(t->m + j), top = column_top(t, j, old, masked), base = v_or_zero(top);
-    const vf scale = v_set(t->scale), corr = v_exp(v_sub(old, base));
+    const vf scale = v_set(t->scale), corr = power_of_two(v_sub(old, base));
+    const float *s = t->s + t->from * ld + j;
+    const uint8_t *mask = masked ? t->mask + t->from * ldm + j : NULL;
+    uint32_t *high = t->p_high + t->from / 2 * ld + j, *low = t->p_low + t->from / 2 * ld + j;
     vf sum = v_mul(v_load(t->l + j), corr);
-    for (int64_t i = t->from; i < t->to; i += 2) {
-        const vf p0 = weights_at(t, i, j, scale, base, masked),
-                 p1 = weights_at(t, i + 1, j, scale, base, masked);
+    for (int64_t i = t->from; i < to; i += 2, s += 2 * ld, high += ld, low += ld) {
+        vf p0 = v_set(0.0f), p1 = p0;
+        if (i >= lo && i < hi) p0 = weight_of(s, scale, base, mask, masked);
+        if (i + 1 >= lo && i + 1 < hi)
+            p1 = weight_of(s + ld, scale, base, masked ? mask + ldm : NULL, masked);
         sum = v_add(sum, v_add(p0, p1));
-        v_split(p0, p1, t->p_high + i / 2 * t->ld + j, t->p_low + i / 2 * t->ld + j);
+        v_split(p0, p1, high, low);
+        if (masked) mask += 2 * ldm;
     }
     v_store(t->m + j, top);
     v_store(t->l + j, sum);

@@ -3,7 +3,6 @@
  * The vector is four floats in GNU C, which every target of gcc and clang lowers. Included twice: once with multiply
  * and add apart (fast everywhere) and once with fmaf (the bits of the wide forms). Detects nothing: dev does. */
 #include "flex/tileops.h"
-#include "flex/tileops_exp.h"
 #include <math.h>
 #include <string.h>
 
@@ -42,8 +41,29 @@ static inline vf v_widen(const bf16 *p) {
     return (vf){bf16_to_f32(p[0]), bf16_to_f32(p[1]), bf16_to_f32(p[2]), bf16_to_f32(p[3])};
 }
 
+/* exp as in tileops_exp.h, one lane at a time. */
+#include "flex/tileops_exp.h"
+static inline float exp_one(float x) {
+    if (x < EXP_LOW) return 0.0f;
+    if (x > EXP_HIGH) return INFINITY;
+    float t = fmaf(x, EXP_LOG2E, EXP_MAGIC), n = t - EXP_MAGIC;
+    float r = fmaf(n, -EXP_LN2_LO, fmaf(n, -EXP_LN2_HI, x));
+    float p = EXP_C0;
+    p = fmaf(p, r, EXP_C1);
+    p = fmaf(p, r, EXP_C2);
+    p = fmaf(p, r, EXP_C3);
+    p = fmaf(p, r, EXP_C4);
+    p = fmaf(p, r, EXP_C5);
+    p = fmaf(p, r * r, r) + 1.0f;
+    uint32_t bits, shift;
+    memcpy(&bits, &p, 4);
+    memcpy(&shift, &t, 4);
+    bits += shift << 23;
+    memcpy(&p, &bits, 4);
+    return x != x ? x : p;
+}
 static inline vf v_exp(vf x) {
-    return (vf){tileops_exp(x[0]), tileops_exp(x[1]), tileops_exp(x[2]), tileops_exp(x[3])};
+    return (vf){exp_one(x[0]), exp_one(x[1]), exp_one(x[2]), exp_one(x[3])};
 }
 
 static inline vf v_fma_apart(vf a, vf b, vf c) { return a * b + c; }
