@@ -10,7 +10,9 @@
 const expr_lanes *expr_lanes__choose(void) {
 #if defined(__x86_64__)
     const char *most = env_get(ENV_PACELINE_ISA);
-    int limit = !most || strcmp(most, "avx512") == 0 ? 2 : strcmp(most, "avx2") == 0 ? 1 : 0;
+    int limit = 2; /* "avx512", and "amx", which adds nothing here */
+    if (most && strcmp(most, "avx2") == 0) limit = 1;
+    if (most && strcmp(most, "portable") == 0) limit = 0;
     __builtin_cpu_init();
     int avx2 = __builtin_cpu_supports("avx2") && __builtin_cpu_supports("fma");
     if (limit > 1 && avx2 && __builtin_cpu_supports("avx512bw") &&
