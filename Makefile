@@ -13,7 +13,7 @@ PREFIX ?= /usr/local
 LIBDIR ?= $(PREFIX)/lib
 PKGCONFIG ?= pkg-config
 OBJCOPY ?= objcopy
-NVRTC_ARCHS ?= sm_80 sm_90a
+NVRTC_ARCHS ?= sm_80 sm_90 sm_100 sm_120
 FUZZ_RUNS ?= 20000
 FUZZ_SECONDS ?= 10
 
@@ -100,7 +100,7 @@ all_objs     := $(sources:%.c=$(BUILD)/obj/%.o) $(support_objs) $(test_sources:%
 .DELETE_ON_ERROR:
 .SECONDARY:
 .PHONY: all lib tests benches help setup demo demo-model test test-asan test-tsan lint format fuzz fuzz-build \
-        bench bundle bundle-check install kernels-check clean FORCE
+        bench bundle bundle-check install kernels-check gpu-test clean FORCE
 
 all: lib $(program) $(library) ## the program, the public library and the archives (default)
 lib: $(libs)        ## the archives build/lib/libFOLDER.a
@@ -275,8 +275,13 @@ install: all ## program, header, libraries and paceline.pc; PREFIX, LIBDIR and D
 	install -D -m 644 LICENSE $(DESTDIR)$(PREFIX)/share/doc/paceline/LICENSE
 	install -D -m 644 README.md $(DESTDIR)$(PREFIX)/share/doc/paceline/README.md
 
-kernels-check: ## compile every device kernel with NVRTC, no GPU needed
-	@tools/kernels_check.sh '$(CC)' '$(BUILD)' '$(NVRTC_ARCHS)' $(kernels)
+# Kernels that are whole files; those of attention are put together by the program.
+whole_kernels := $(filter-out src/flex/kernels/%,$(kernels))
+kernels-check: $(call archives,flex) ## compile every device kernel with NVRTC and judge spills, no GPU needed
+	@tools/kernels_check.sh '$(CC)' '$(BUILD)' '$(NVRTC_ARCHS)' '$(call archives,flex) $(LIBS)' $(whole_kernels)
+
+gpu-test: $(BUILD)/tests/flex/test_flex_cuda ## tests that need a GPU; they say "skipped" without one
+	@tools/runtests.sh $(BUILD) $^
 
 compile_commands.json: FORCE ## flags of every file, for editors
 	@tools/compile_commands.sh '$(CC) $(CFLAGS_ALL)' $(sources) $(support) $(test_sources) $(bench_sources) > $@
