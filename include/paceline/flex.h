@@ -33,7 +33,8 @@
  * signature must not be in use elsewhere during that call, devices excepted.
  *
  * Compatibility. Structs that may grow begin with their size, to be set to sizeof; a program built with an older header runs
- * with a newer library of the same soname. Types, codes and kinds keep their numbers. C11 and C++11.
+ * with a newer library of the same soname. Structs without a size never change. Types, codes and kinds keep their numbers. C11
+ * and C++11.
  *
  * Environment: PACELINE_THREADS and PACELINE_ISA bound threads and instruction sets, PACELINE_REFERENCE=1 computes by the
  * plain definition; `paceline --help` tells them. */
@@ -121,18 +122,19 @@ typedef struct pl_shape {
 typedef struct pl_problem pl_problem;
 typedef struct pl_mask pl_mask;
 
-/* type is that of q, k and v: PL_F32 or PL_BF16. Outputs and gradients are fp32. Extents are checked when a plan or mask is
+/* type is that of q, k and v: PL_F32 or PL_BF16, else PL_ERROR_SHAPE. shape is copied. Outputs and gradients are fp32. Extents are checked when a plan or mask is
  * made. A problem may be changed and planned again; plans keep what they were made of. */
 PL_MUST pl_error pl_problem_create(pl_problem **out, const pl_shape *shape, pl_type type);
 PL_API void pl_problem_free(pl_problem *p);
 
-/* Factor of q . k, finite, rounded to fp32. Not called: 1 / sqrt(dim). */
+/* Factor of q . k, rounded to fp32; PL_ERROR_RANGE when that is not finite. Not called: 1 / sqrt(dim). */
 PL_MUST pl_error pl_problem_scale(pl_problem *p, double scale);
 /* Cells of a tile, multiples of 8 from 8 to 1024; 0 (also when not called): chosen by the plan, 128 for a mask alone. */
 PL_MUST pl_error pl_problem_tiles(pl_problem *p, int tile_q, int tile_kv);
 /* Bytes that a block mask may take; beyond it PL_ERROR_REFUSED. 0, or not called: 256 MiB. */
 PL_MUST pl_error pl_problem_mask_budget(pl_problem *p, size_t bytes);
-/* Added to q and kv in the expressions: a problem that is a slice of a longer one. Each from 0 to 2^40. */
+/* Added to q and kv in the expressions: a problem that is a slice of a longer one. Each from 0 to 2^40, else
+ * PL_ERROR_RANGE. */
 PL_MUST pl_error pl_problem_offsets(pl_problem *p, int64_t q0, int64_t kv0);
 
 /* The mask: an expression over b, h, q, kv and captured names that is true where a key is visible. NULL, or not called:
@@ -152,7 +154,9 @@ PL_MUST pl_error pl_problem_score(pl_problem *p, const char *text);
  * gradient. */
 PL_MUST pl_error pl_problem_sinks(pl_problem *p, const float *sinks);
 
-/* Values for the names in the expressions, 16 at most. A name given again takes the new value. */
+/* Values for the names in the expressions: letters, digits and `_`, one set for mask and score, 16 at most (PL_ERROR_RANGE). A
+ * name given again takes the new value and type. A plan keeps the values of its time; what is learned is an array, of one
+ * element if need be. */
 PL_MUST pl_error pl_problem_int(pl_problem *p, const char *name, int64_t value);
 PL_MUST pl_error pl_problem_float(pl_problem *p, const char *name, float value);
 PL_MUST pl_error pl_problem_bool(pl_problem *p, const char *name, int value);
@@ -185,13 +189,16 @@ typedef struct pl_mask_info {
     int32_t may_leave; /* 1: a load is not proven to stay inside its array (it is guarded) */
 } pl_mask_info;
 
-/* Builds the block mask of the problem's mask alone. d may be NULL. */
+/* Builds the block mask of the problem's mask alone. d may be NULL. The mask needs neither p nor d afterwards, but borrows the
+ * problem's arrays. PL_ERROR_SYNTAX for the texts, PL_ERROR_SHAPE for a captured array of the wrong type or extents,
+ * PL_ERROR_RANGE for a load that leaves its array in a visible cell, PL_ERROR_REFUSED beyond the budget. */
 PL_MUST pl_error pl_mask_create(pl_mask **out, const pl_problem *p, pl_device *d);
 PL_API void pl_mask_free(pl_mask *m);
-/* Fills the first info->size bytes of *info. */
+/* Fills *info; info->size, set before, tells which fields it has. */
 PL_MUST pl_error pl_mask_get_info(const pl_mask *m, pl_mask_info *info);
 /* Kinds of the tiles of one batch and head, [q_tiles, kv_tiles] row by row, one byte each: PL_TILE_... . b and h count the problem's
- * batch and query heads. capacity: bytes at kinds, q_tiles * kv_tiles at least. */
+ * batch and query heads. capacity: bytes at kinds, q_tiles * kv_tiles at least, else
+ * PL_ERROR_RANGE. */
 PL_MUST pl_error pl_mask_tiles(const pl_mask *m, int64_t b, int64_t h, uint8_t *kinds,
                                size_t capacity);
 
@@ -212,7 +219,7 @@ typedef struct pl_lists {
 } pl_lists;
 
 /* A mask from lists, for the problem's lengths, with the problem's mask text for the cells of partial tiles. The lists are
- * read and not kept. */
+ * read and not kept. PL_ERROR_RANGE names the list and the tile that cannot be. */
 PL_MUST pl_error pl_mask_import(pl_mask **out, const pl_problem *p, const pl_lists *lists);
 /* The lists of one direction into the caller's arrays, indices rising, -1 behind the counts: by_kv 0 for lines of query tiles, 1
  * for lines of key tiles. Extents [stored_batch, stored_heads, q_tiles, kv_tiles] of pl_mask_info; by_kv exchanges the last two. */
@@ -226,7 +233,8 @@ PL_MUST pl_error pl_mask_check(const pl_mask *m, int64_t *loose);
 
 typedef struct pl_plan pl_plan;
 /* Checks the whole problem, reads the expressions, builds the block mask and chooses the kernels for devices like d. The
- * plan needs neither p nor d afterwards, but borrows the problem's arrays and mask handle. */
+ * plan needs neither p nor d afterwards, but borrows the problem's arrays, sinks and mask handle. Errors are those of
+ * pl_mask_create, and PL_ERROR_SHAPE or PL_ERROR_RANGE for the problem's extents, which the sentence gives. */
 PL_MUST pl_error pl_plan_create(pl_plan **out, const pl_problem *p, pl_device *d);
 PL_API void pl_plan_free(pl_plan *plan);
 /* The plan's block mask, owned by the plan. */
@@ -291,9 +299,11 @@ PL_API pl_view pl_view_dense(const void *data, pl_type type, int64_t heads, int6
                              int64_t dim);
 PL_API pl_out pl_out_dense(float *data, int64_t heads, int64_t length, int64_t dim);
 
-/* Runs the plan on d and returns when it is done. Reads q, k, v; writes o and lse. */
+/* Runs the plan on d and returns when it is done. Reads q, k, v; writes o and lse. PL_ERROR_USAGE for a tensor that is missing,
+ * and for a workspace that is missing, not aligned or too small (the sentence gives the bytes needed); PL_ERROR_SHAPE for types and
+ * strides; PL_ERROR_NUMERIC with the first visible cell whose score is NaN or +inf. */
 PL_MUST pl_error pl_forward(const pl_plan *plan, pl_device *d, pl_io *io);
-/* Reads q, k, v, o, lse, d_o and d_lse; writes dq, dk, dv and the gradients of sinks and captured values. */
+/* The same for gradients. Reads q, k, v, o, lse, d_o and d_lse; writes dq, dk, dv and the gradients of sinks and captured values. */
 PL_MUST pl_error pl_backward(const pl_plan *plan, pl_device *d, pl_io *io);
 
 /* ---- partial results ---- */

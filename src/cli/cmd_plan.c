@@ -136,10 +136,11 @@ static void print_run(const outlook *o) {
     printf("\n");
 }
 
+static double larger(double a, double b) { return a > b ? a : b; }
+
 static double busiest(const outlook *o, const train_forecast_split *s) {
     double most = 0;
-    for (int i = 0; i < o->p->n_drafters; i++)
-        if (s->drafter_share[i] > most) most = s->drafter_share[i];
+    for (int i = 0; i < o->p->n_drafters; i++) most = larger(most, s->drafter_share[i]);
     return most;
 }
 
@@ -150,24 +151,27 @@ static void print_split(const outlook *o, const train_forecast_split *s, const c
     ranks[0] = 0;
     for (int i = 0; i < o->p->n_drafters && at < sizeof ranks; i++)
         at += (size_t)snprintf(ranks + at, sizeof ranks - at, "%s%d", i ? "+" : "", s->ranks[i]);
-    printf("  %8s %7d %16s %14s %9.0f %% %9.0f %% %7.0f %%  %s\n", first, s->targets,
+    printf("  %6s %7d %16s %13s %8.0f %% %8.0f %% %6.0f %% %6d  %s\n", first, s->targets,
            s->turns ? "the same" : ranks, count_of(s->tokens_per_second, a), 100 * s->target_share,
-           100 * busiest(o, s), 100 * s->link_share, bounds[s->bound]);
+           100 * busiest(o, s), 100 * s->link_share, s->spare, bounds[s->bound]);
 }
 
 static void print_splits(const outlook *o) {
     const plan_json_splits *k = &o->splits;
-    const char *head = "  %8s %7s %16s %14s %11s %11s %9s  %s\n";
+    const char *head = "  %6s %7s %16s %13s %10s %10s %8s %6s  %s\n";
     char number[16];
+    double most = 0;
     printf("devices   predicted for %d, each as measured above, links of %.3g GB/s (%s)\n",
            k->devices, k->link / 1e9, k->stated ? "stated" : "as memory");
-    printf(head, "", "target", "drafters", "tokens/s", "target", "drafter", "links", "slowest");
-    printf(head, "", "devices", "devices", "", "works", "works", "work", "side");
+    printf(head, "", "target", "drafters", "tokens/s", "target", "drafter", "links", "spare",
+           "slowest");
+    printf(head, "", "devices", "devices", "", "works", "works", "work", "", "side");
     for (int i = 0; i < k->n; i++) print_split(o, &k->split[i], i == k->best ? "best" : "");
-    if (k->rows < (double)k->split[k->best].ranks[0])
-        printf(
-            "  an update holds %.1f rows: more devices of a drafter than that have none (run.tokens_per_step)\n",
-            k->rows);
+    for (int i = 0; i < o->p->n_drafters; i++) most = larger(most, k->split[k->best].ranks[i]);
+    if (k->rows < most)
+        printf("  an update holds %.1f rows: more devices of a drafter have none "
+               "(run.tokens_per_step)\n",
+               k->rows);
     if (k->n_scale < 2) return;
     printf("the best split by number of devices\n");
     for (int i = 0; i < k->n_scale; i++) {

@@ -153,6 +153,7 @@ static json_t *split_object(const train_plan *p, const train_forecast_split *s) 
     set_real(o, "target_share", s->target_share);
     json_object_set_new(o, "drafter_shares", shares(s->drafter_share, p->n_drafters));
     set_real(o, "link_share", s->link_share);
+    set_count(o, "spare_devices", s->spare);
     set_text(o, "slowest", bounds[s->bound]);
     return o;
 }

@@ -289,14 +289,14 @@ err file__rename(const char *from, const char *to, int fresh) {
     return err_errno("%s cannot be moved into place", to);
 }
 
-err file_commit(file_writer **pw) {
+static err commit(file_writer **pw, int fresh) {
     file_writer *w = *pw;
     err e = flush(w);
     if (!e) e = file__sync(w->fd, w->path);
     int closed = close(w->fd);
     w->fd = -1;
     if (!e && closed != 0) e = err_errno("%s cannot be written", w->path);
-    if (!e) e = file__rename(w->tmp, w->path, 0);
+    if (!e) e = file__rename(w->tmp, w->path, fresh);
     if (e)
         unlink(w->tmp);
     else
@@ -305,6 +305,9 @@ err file_commit(file_writer **pw) {
     *pw = NULL;
     return e;
 }
+
+err file_commit(file_writer **pw) { return commit(pw, 0); }
+err file_commit_new(file_writer **pw) { return commit(pw, 1); }
 
 err file_put(const char *path, const void *data, size_t n) {
     char tmp[PATH_MAX];

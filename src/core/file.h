@@ -30,6 +30,8 @@ MUST_CHECK err file_write(file_writer *w, const void *data, size_t n); /* buffer
 MUST_CHECK err file_printf(file_writer *w, const char *fmt, ...) PRINTF_LIKE(2, 3);
 MUST_CHECK err
 file_commit(file_writer **w); /* sync, rename; frees w also on failure, target untouched */
+/* The same where the target must not exist: ERR_REFUSED when somebody was first. */
+MUST_CHECK err file_commit_new(file_writer **w);
 /* n bytes replace path as a whole, but are not synced and no part of failure injection: for what is written again and again
  * and means nothing after a crash of the machine. */
 MUST_CHECK err file_put(const char *path, const void *data, size_t n);

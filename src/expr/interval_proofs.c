@@ -15,6 +15,7 @@ typedef struct prover {
     const interval_tables *t;
     interval_trace *trace; /* [nodes] */
     interval_range *range; /* [nodes] without guards */
+    uint8_t *stays;        /* [nodes] the value is the same when q and kv grow by the same */
     uint8_t *uses;         /* [nodes] bits of b and h that can change the value */
     interval_load *load;
     int *node;         /* of each load */
@@ -71,6 +72,32 @@ static uint8_t uses_of(const prover *p, const ir_node *n, const interval_range *
     return uses;
 }
 
+/* The form's q and kv cancel, its other terms stay, and nothing in it wraps. */
+static int form_stays(const prover *p, const affine_form *f) {
+    int64_t balance = 0, lo = f->constant, hi = f->constant, size = f->weight;
+    for (int i = 0; i < f->n; i++) {
+        const affine_term *t = &f->term[i];
+        const ir_node *n = &p->t->prog.node[t->node];
+        interval_range r = p->range[t->node];
+        int position = n->op == IR_VAR && (n->slot == IR_Q || n->slot == IR_KV) && !t->divisor;
+        if (position ? __builtin_add_overflow(balance, t->coef, &balance) : !p->stays[t->node])
+            return 0;
+        if (t->divisor)
+            r = interval__ints(ops_div(r.lo.i, t->divisor), ops_div(r.hi.i, t->divisor));
+        if (!affine__add(t, r.lo.i, r.hi.i, &lo, &hi, &size)) return 0;
+    }
+    return balance == 0;
+}
+
+static int stays(const prover *p, int id, const ir_node *n) {
+    const affine_form *f = p->t->affine.of[id];
+    int all = n->n_args > 0;
+    if (!(n->uses >> IR_Q & 1) && !(n->uses >> IR_KV & 1)) return 1;
+    if (is_one_value(n, &p->range[id])) return 1;
+    for (int i = 0; i < n->n_args; i++) all &= p->stays[n->arg[i]];
+    return all || (f && !affine__is_atom(f, id) && form_stays(p, f));
+}
+
 static int within_32(int64_t x) { return x >= INT32_MIN && x <= INT32_MAX; }
 
 static void prove_values(prover *p, const interval_box *d, interval_proofs *out) {
@@ -80,10 +107,12 @@ static void prove_values(prover *p, const interval_box *d, interval_proofs *out)
         const ir_node *n = &prog->node[i];
         interval_range r = p->range[i] = range_of(p, n, d);
         p->uses[i] = uses_of(p, n, &r);
+        p->stays[i] = (uint8_t)stays(p, i, n);
         if (n->type == EXPR_INT) out->fits_32 &= within_32(r.lo.i) && within_32(r.hi.i);
         if (n->op == IR_LOAD) out->fits_32 &= within_32(p->t->array[n->slot].n);
     }
     out->by_batch = p->uses[prog->n - 1] & 1;
+    out->diagonal = p->stays[prog->n - 1];
     out->by_head = p->uses[prog->n - 1] >> 1 & 1;
 }
 
@@ -161,6 +190,7 @@ err interval_prove(interval_proofs *out, const interval_tables *t, const interva
     TRY(arena_alloc_raw(a, n, sizeof *p.trace, &p.trace));
     TRY(arena_alloc_raw(a, n, sizeof *p.range, &p.range));
     TRY(arena_alloc_raw(a, n, sizeof *p.uses, &p.uses));
+    TRY(arena_alloc_raw(a, n, sizeof *p.stays, &p.stays));
     for (int i = 0; i < prog->n; i++) {
         const ir_node *x = &prog->node[i];
         if (x->op != IR_LOAD) continue;

@@ -28,6 +28,7 @@ typedef struct interval_proofs {
     int n_loads, inside, left; /* loads; proven inside; proven outside */
     int fits_32;               /* every integer and every place in an array stays within 32 bits */
     int by_batch, by_head;     /* the mask may change with b, with h */
+    int diagonal;              /* it depends on q and kv through q - kv alone, or on neither */
 } interval_proofs;
 
 /* Over all cells of domain, which must not be empty. Memory from a. */

@@ -240,7 +240,8 @@ static err prepare(blockmask__builder *w, arena *mem, arena *temp) {
     return ERR_OK;
 }
 
-static err build(blockmask__builder *w, arena *a, arena *temp) {
+/* Runs by way of boxes. */
+static err build_boxes(blockmask__builder *w, arena *a) {
     block_mask *m = w->out;
     int64_t entries = w->args.batch * w->args.heads;
     for (int64_t i = 0; i < entries; i++) {
@@ -249,16 +250,16 @@ static err build(blockmask__builder *w, arena *a, arena *temp) {
         TRY(blockmask__visit(w));
     }
     w->first[entries] = (int64_t)w->n;
-    for (size_t i = 0; i < w->n; i++) {
-        int64_t tiles = area(w, &w->box[i]);
-        if (w->box[i].full)
-            m->full += tiles;
-        else
-            m->partial += tiles;
-    }
+    for (size_t i = 0; i < w->n; i++)
+        *(w->box[i].full ? &m->full : &m->partial) += area(w, &w->box[i]);
     m->empty = entries * m->q_tiles * m->kv_tiles - m->full - m->partial;
     TRY(blockmask__runs(w, a));
     m->peak_bytes = w->held + w->cap * sizeof *w->box + m->bytes;
+    return ERR_OK;
+}
+
+static err build(blockmask__builder *w, arena *a, arena *temp) {
+    TRY(blockmask__is_diagonal(w) ? blockmask__diagonal(w, a) : build_boxes(w, a));
     return blockmask__no_empty_row(w, temp);
 }
 

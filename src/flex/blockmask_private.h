@@ -50,6 +50,9 @@ static inline int64_t blockmask__length(int level, int64_t from, int64_t tiles) 
     int64_t side = (int64_t)1 << level;
     return side < tiles - from ? side : tiles - from;
 }
+/* The mask depends on q - kv alone, and tiles are square: blockmask__diagonal makes all of its runs, without boxes. */
+int blockmask__is_diagonal(const blockmask__builder *w);
+MUST_CHECK err blockmask__diagonal(blockmask__builder *w, arena *a);
 /* Rows and columns of runs out of the boxes; fills starts, runs and bytes. */
 MUST_CHECK err blockmask__runs(blockmask__builder *w, arena *a);
 /* Fills no_empty_row: by full tiles, then by proof over strips of rows, then row by row. */

@@ -83,8 +83,7 @@ typedef struct train_options {
      * watching a run from outside and for tests that slow, stop or break a role; NULL: nobody watches. */
     err (*on_phase)(void *ctx, const char *role, const char *phase, int64_t step);
     void *on_phase_ctx;
-    /* The run may take no more than so much, whatever the machine has: for planning a smaller one, and for tests. 0: as the
-     * machine has. */
+    /* A plan is made for so much instead of what the machine has; a run takes no more than that. 0: what the machine has. */
     size_t memory_limit;
     uint64_t disk_limit; /* of each file system */
     /* Non-zero ends preparation of rows before the run has begun (ERR_STOPPED); train_run has its own. */

@@ -55,7 +55,8 @@ static err look(const train *t, train_plan_file *f) {
     if (stat(place, &st) != 0) return err_errno("%s cannot be examined", place);
     f->system = (uint64_t)st.st_dev;
     TRY(file_free_bytes(place, &f->room));
-    if (t->opt.disk_limit && t->opt.disk_limit < f->room) f->room = t->opt.disk_limit;
+    const uint64_t most = t->opt.disk_limit;
+    if (most && (t->opt.plan_only || most < f->room)) f->room = most;
     return ERR_OK;
 }
 

@@ -20,7 +20,8 @@ void train__look_at_room(train *t) {
     limits_memory m;
     limits_get_memory("", &m);
     size_t room = m.room > 0 ? (size_t)m.room : 0;
-    if (t->opt.memory_limit && (!room || t->opt.memory_limit < room)) room = t->opt.memory_limit;
+    const size_t limit = t->opt.memory_limit;
+    if (limit && (t->opt.plan_only || !room || limit < room)) room = limit;
     t->plan.memory_room = room;
 }
 
@@ -188,18 +189,33 @@ typedef struct verdict {
     uint64_t memory_bytes, disk_bytes;
 } verdict;
 
-static err try_sizes(train *t, const train__sizes *z, verdict *v) {
+/* Rows counted last, for settings that change none of them: counting walks every epoch of the run. */
+typedef struct trial {
+    train__sizes z;
     train__rows rows;
+    int counted;
+} trial;
+
+static err rows_with(train *t, trial *k, const train__sizes *z) {
+    const train__sizes *old = &k->z;
+    if (k->counted && old->tokens_per_row == z->tokens_per_row &&
+        old->anchor_limit == z->anchor_limit && old->without == z->without)
+        return ERR_OK;
+    k->z = *z;
+    k->counted = 1;
+    return train__count_rows(t, z, &k->rows);
+}
+
+static err try_sizes(train *t, trial *k, const train__sizes *z, verdict *v) {
     train__bytes b;
     train_plan_file files[TRAIN_PLAN_FILES];
     int n = 0;
-    TRY(train__count_rows(t, z, &rows));
-    TRY(train__count_bytes(t, z, &rows, NULL, &b));
-    TRY(train__count_files(t, z, &rows, files, &n));
+    TRY(rows_with(t, k, z));
+    TRY(train__count_bytes(t, z, &k->rows, NULL, &b));
+    TRY(train__count_files(t, z, &k->rows, files, &n));
     v->memory = fits_memory(t, &b);
     v->memory_bytes = b.total + b.allowance;
-    const int bad = too_small(files, n);
-    v->disk = bad < 0;
+    v->disk = too_small(files, n) < 0;
     v->disk_bytes = 0;
     for (int i = 0; i < n; i++) v->disk_bytes += need_of_system(files, n, i);
     return ERR_OK;
@@ -218,14 +234,14 @@ static void keep_offer(const train *t, offer *o, const verdict *v, int memory) {
 }
 
 /* One kind of setting alone, as mild as fits. */
-static err try_alone(train *t, const verdict *now) {
+static err try_alone(train *t, trial *k, const verdict *now) {
     for (int i = 0; i < STEPS && t->plan.n_fits < TRAIN_PLAN_FITS; i++) {
         offer o = {0};
         train__own_sizes(t, &o.z);
         if (!helps(&steps[i], now)) continue;
         while (steps[i].less(t, &o)) {
             verdict v;
-            TRY(try_sizes(t, &o.z, &v));
+            TRY(try_sizes(t, k, &o.z, &v));
             if (!v.memory || !v.disk) continue;
             keep_offer(t, &o, &v, !now->memory);
             break;
@@ -235,7 +251,7 @@ static err try_alone(train *t, const verdict *now) {
 }
 
 /* Takes back what is not needed: as many settings as can be stay the recipe's. */
-static err ease(train *t, offer *o, verdict *v) {
+static err ease(train *t, trial *k, offer *o, verdict *v) {
     train__sizes own;
     train__own_sizes(t, &own);
     for (int i = 0; i < 7; i++) {
@@ -251,7 +267,7 @@ static err ease(train *t, offer *o, verdict *v) {
         default: z.ring = own.ring; break;
         }
         if (!memcmp(&z, &o->z, sizeof z)) continue;
-        TRY(try_sizes(t, &z, &w));
+        TRY(try_sizes(t, k, &z, &w));
         if (!w.memory || !w.disk) continue;
         o->z = z;
         *v = w;
@@ -267,7 +283,7 @@ static int is_new(const train *t, offer *o) {
 }
 
 /* All kinds, a step of each in turn, until it fits or nothing is left. */
-static err try_together(train *t, const verdict *now) {
+static err try_together(train *t, trial *k, const verdict *now) {
     offer o = {0};
     train__own_sizes(t, &o.z);
     for (int moved = 1; moved;) {
@@ -277,9 +293,9 @@ static err try_together(train *t, const verdict *now) {
             if (steps[i].less == less_drafters || !helps(&steps[i], now)) continue;
             if (!steps[i].less(t, &o)) continue;
             moved = 1;
-            TRY(try_sizes(t, &o.z, &v));
+            TRY(try_sizes(t, k, &o.z, &v));
             if (!v.memory || !v.disk) continue;
-            TRY(ease(t, &o, &v));
+            TRY(ease(t, k, &o, &v));
             if (is_new(t, &o)) keep_offer(t, &o, &v, !now->memory);
             return ERR_OK;
         }
@@ -351,11 +367,12 @@ err train__judge(train *t) {
     const train__bytes b = {.total = p->total_bytes, .allowance = p->allowance};
     const int bad = too_small(p->files, p->n_files);
     const verdict now = {.memory = fits_memory(t, &b), .disk = bad < 0};
+    trial k = {0};
     str text = {0};
     if (now.memory && now.disk) return ERR_OK;
-    TRY(try_alone(t, &now));
+    TRY(try_alone(t, &k, &now));
     /* One setting alone may have to go far: then a mix is offered too. */
-    if (p->n_fits < 2) TRY(try_together(t, &now));
+    if (p->n_fits < 2) TRY(try_together(t, &k, &now));
     err e = now.memory ? ERR_OK : say_memory(t, &text);
     if (!e && !now.disk) e = say_disk(t, bad, &text);
     if (!e) e = say_fits(t, now.memory ? "disk" : "memory", &text);

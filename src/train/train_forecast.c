@@ -130,6 +130,33 @@ err train_forecast_deal(const train_forecast_model *m, int b, train_forecast_spl
     return ERR_OK;
 }
 
+/* How few of n devices a side needs to take no longer than so. */
+static int needed_ranks(const train_forecast_model *m, const train_forecast_drafter *d, int n,
+                        double seconds) {
+    int b = 1;
+    while (b < n && drafter_seconds(m, d, b) + exchange_seconds(m, d, b) > seconds) b++;
+    return b;
+}
+
+static int spare_devices(const train_forecast_model *m, const train_forecast_split *s) {
+    const double seconds = s->update_seconds / 0.99;
+    const double forward = m->tokens_per_update * m->target_seconds_per_token;
+    int spare = 0;
+    if (s->turns) {
+        train_forecast_split less = *s;
+        for (less.targets = 1; less.targets < s->targets; less.targets++) {
+            train_forecast_at(m, &less);
+            if (less.update_seconds <= seconds) break;
+        }
+        return s->targets - less.targets;
+    }
+    const double targets = ceil(forward / seconds - 1e-9);
+    if (targets < s->targets) spare = s->targets - (targets > 1 ? (int)targets : 1);
+    for (int i = 0; i < m->n_drafters; i++)
+        spare += s->ranks[i] - needed_ranks(m, &m->drafter[i], s->ranks[i], seconds);
+    return spare;
+}
+
 /* So many target devices of n; turns when a is n. 0: no such split. */
 static int split_at(const train_forecast_model *m, int n, int a, train_forecast_split *s) {
     memset(s, 0, sizeof *s);
@@ -157,6 +184,7 @@ int train_forecast_best(const train_forecast_model *m, int n, int around, train_
         if (a < n && split_at(m, n, a, &out[count])) count++;
     if (split_at(m, n, n, &out[count])) count++;
     *best = 0;
+    for (int i = 0; i < count; i++) out[i].spare = spare_devices(m, &out[i]);
     for (int i = 1; i < count; i++)
         if (out[i].tokens_per_second > out[*best].tokens_per_second) *best = i;
     return count;

@@ -45,6 +45,7 @@ typedef struct train_forecast_split {
         [TRAIN_RATES_DRAFTERS]; /* the same of a drafter's devices; its busiest one where they differ */
     double link_share;          /* of the busiest link */
     double update_seconds;
+    int spare; /* devices without which not a hundredth of the speed would be lost; of train_forecast_best */
     train_forecast_bound bound;
     int bound_drafter; /* which one, where a drafter or its link is the slowest */
 } train_forecast_split;

@@ -10,7 +10,7 @@ pkgconfig=${PKGCONFIG:-pkg-config}
 strict='-std=c11 -O2 -Wall -Wextra -Wpedantic -Wconversion -Wno-sign-conversion -Wshadow -Wstrict-prototypes -Wundef -Wvla -Werror'
 names='header_compiles_alone library_exports_what_the_header_declares library_needs_what_it_declares
  examples_run_against_the_shared_library examples_run_against_the_static_library staged_install_is_found_by_pkg_config
- header_works_from_cxx readme_commands_work'
+ header_works_from_cxx readme_commands_work runs_allocate_nothing'
 if nm -D "$program" 2>/dev/null | grep -qE '__(asan|tsan)_init'; then
     for n in $names; do echo "skip $n"; done
     exit 0
@@ -140,6 +140,46 @@ readme() {
     grep 'differ from a plain loop' "$dir/said"
 }
 
+# From outside, by a malloc interposer: a plan run 50 times takes as many allocations as one run once.
+# shellcheck disable=SC2046,SC2086
+no_allocations() {
+    cat >"$dir/steady.c" <<'C'
+#include <paceline/flex.h>
+#include <stdlib.h>
+enum { L = 200, D = 16 };
+static float x[L * D], y[L * D], lse[L], bias[2 * L], d_bias[2 * L];
+int main(int argc, char **argv) {
+    const pl_shape shape = {sizeof shape, 1, 1, 1, L, L, D, D};
+    const pl_gradient gradient = {"bias", d_bias};
+    const int64_t extent = 2 * L;
+    pl_problem *p;
+    pl_device *d;
+    pl_plan *plan;
+    if (argc < 2 || pl_problem_create(&p, &shape, PL_F32) || pl_problem_mask(p, "kv <= q && kv % 7 < 5")) return 1;
+    if (pl_problem_score(p, "s + bias[q - kv + 200]") || pl_problem_array(p, "bias", PL_F32, 1, &extent, bias)) return 1;
+    if (pl_problem_gradient(p, "bias", 1) || pl_device_open_cpu(&d, 2) || pl_plan_create(&plan, p, d)) return 1;
+    pl_io io = {.size = sizeof io, .lse = lse, .gradients = &gradient, .n_gradients = 1};
+    io.q = io.k = io.v = io.d_o = pl_view_dense(x, PL_F32, 1, L, D);
+    io.o = io.dq = io.dk = io.dv = pl_out_dense(y, 1, L, D);
+    size_t f = pl_plan_forward_workspace(plan, d), b = pl_plan_backward_workspace(plan, d);
+    io.workspace_bytes = f > b ? f : b;
+    io.workspace = aligned_alloc(64, io.workspace_bytes);
+    for (int i = atoi(argv[1]); i > 0; i--)
+        if (pl_forward(plan, d, &io) || pl_backward(plan, d, &io)) return 1;
+    free(io.workspace);
+    pl_plan_free(plan), pl_device_free(d), pl_problem_free(p);
+    return 0;
+}
+C
+    "$cc" $strict "$dir/steady.c" $(pc --cflags --libs paceline) -o "$dir/steady"
+    make --no-print-directory BUILD="$build" "${same[@]}" "$build/tests/interpose/count.so"
+    for n in 1 50; do
+        LD_LIBRARY_PATH=$prefix/lib COUNT_FILE=$dir/count$n LD_PRELOAD=$(realpath "$build/tests/interpose/count.so") "$dir/steady" $n
+        grep -E '^calls [1-9]' "$dir/count$n"
+    done
+    cmp "$dir/count1" "$dir/count50"
+}
+
 check header_compiles_alone header_alone
 check library_exports_what_the_header_declares exports
 check library_needs_what_it_declares needs
@@ -148,3 +188,4 @@ check examples_run_against_the_static_library static_examples
 check staged_install_is_found_by_pkg_config staged
 cxx=$(command -v g++ || command -v clang++) && check header_works_from_cxx from_cxx || echo 'skip header_works_from_cxx'
 check readme_commands_work readme
+check runs_allocate_nothing no_allocations

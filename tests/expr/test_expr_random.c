@@ -38,7 +38,7 @@ static interval_box random_box(world *w) {
 typedef struct counts {
     int64_t boxes, none, all, loose, sure_inside, loose_inside;
     int64_t many, many_decided, many_uniform;
-    int64_t domains, all_inside, outside, no_head, no_batch, fits;
+    int64_t domains, all_inside, outside, no_head, no_batch, fits, diagonal;
     int64_t op[IR_OP_COUNT], depth[MAX_DEPTH + 1];
 } counts;
 
@@ -163,6 +163,11 @@ static void check_proofs(world *w, const expr *e, const interval_tables *t, uint
                                  say(w, seed, expr_source(e), &d));
                 }
             }
+            int leaves = 0;
+            if (p.diagonal && q < d.q1 && kv < d.kv1 &&
+                v[0][0] != expr_eval_mask(e, &w->env, d.b0, d.h0, q + 1, kv + 1, &leaves))
+                fail_msg("differs along a diagonal in spite of the proof; %s",
+                         say(w, seed, expr_source(e), &d));
             if (left && p.inside == p.n_loads)
                 fail_msg("all loads proven inside, one leaves; %s",
                          say(w, seed, expr_source(e), &d));
@@ -177,6 +182,7 @@ static void check_proofs(world *w, const expr *e, const interval_tables *t, uint
     c->no_batch += !p.by_batch;
     c->no_head += !p.by_head;
     c->fits += p.fits_32;
+    c->diagonal += p.diagonal;
 }
 
 static void count_program(const expr *e, counts *c) {
@@ -249,9 +255,9 @@ static void show(const counts *c, uint64_t seed) {
                   (long long)c->sure_inside, (long long)c->loose_inside);
     print_message(
         "proofs over %lld domains: all loads inside %lld, one outside %lld, 32 bits enough %lld, "
-        "not by batch %lld, not by head %lld\n",
+        "not by batch %lld, not by head %lld, by q - kv alone %lld\n",
         (long long)c->domains, (long long)c->all_inside, (long long)c->outside, (long long)c->fits,
-        (long long)c->no_batch, (long long)c->no_head);
+        (long long)c->no_batch, (long long)c->no_head, (long long)c->diagonal);
     print_message("operations:");
     for (int i = 0; i < IR_OP_COUNT; i++)
         if (c->op[i]) print_message(" %s %lld", ir__ops[i].spelling, (long long)c->op[i]);

@@ -279,6 +279,46 @@ static void loads_that_leave_are_found(void **state) {
     arena_destroy(a);
 }
 
+/* Masks of q - kv alone are made from one row and one column of tiles: any length, ragged or not, with tables and heads. */
+static void masks_of_distance_alone(void **state) {
+    (void)state;
+    static const char *const texts[] = {
+        "q >= kv",
+        "q >= kv && q - kv < w",
+        "abs(q - kv) % 7 == w % 7 || q - kv > w",
+        "q - kv >= -w && near[clamp(q - kv, 0, 99)] > 3",
+        "h % 2 == 0 ? q - kv < w : 2 * kv - 2 * q < h * 30",
+        "q - kv + 400 >= 0 && q - kv < 400 && near[(q - kv + 400) // 8] > w // 9",
+        "true",
+        "q - kv > 1000",
+        "h == 1"};
+    static const int32_t tiles[] = {16, 24, 64, 128};
+    uint64_t seed = numbers_seed();
+    int diagonal = 0;
+    arena *a;
+    assert_ok(arena_create(&a, "masks", 0));
+    for (int i = 0; i < 400; i++) {
+        uint64_t s = seed + (uint64_t)i;
+        attn_mask m = {.batch = 1,
+                       .q_len = 1 + numbers_below(s, 40, 0, 260),
+                       .kv_len = 1 + numbers_below(s, 41, 0, 260)};
+        block_mask b;
+        if (i % 3 == 0) m.q_len = m.kv_len;
+        attn_mask_int(&m, "w", numbers_below(s, 42, 0, 90));
+        int32_t *near = attn_mask_array(&m, "near", 100), tile = tiles[i % 4];
+        for (int j = 0; j < 100; j++) near[j] = (int32_t)numbers_below(s, 43, (uint64_t)j / 9, 10);
+        m.env = (expr_env){m.value, numbers_below(s, 44, 0, 40), numbers_below(s, 45, 0, 40)};
+        assert_ok(expr_compile(&m.e, EXPR_MASK, texts[i % 9], m.decl, m.n));
+        compare(&m, 3, tile, tile, a);
+        block_mask_args args = args_of(&m, 3, tile, tile);
+        assert_ok(blockmask_build(&b, &args, a, NULL));
+        diagonal += b.proofs.diagonal;
+        attn_mask_free(&m);
+    }
+    assert_int_equal(diagonal, 400); /* all of them are seen to be so */
+    arena_destroy(a);
+}
+
 /* Offsets shift q and kv: a slice of a causal square. */
 static void slices_shift_positions(void **state) {
     (void)state;
@@ -307,6 +347,7 @@ int main(void) {
         cmocka_unit_test(equal_neighbours_become_one_box),
         cmocka_unit_test(every_allocation_may_fail),
         cmocka_unit_test(loads_that_leave_are_found),
+        cmocka_unit_test(masks_of_distance_alone),
         cmocka_unit_test(slices_shift_positions),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);

@@ -151,6 +151,21 @@ static double best_rate(const train_forecast_model *m, int n) {
     return s[best].tokens_per_second;
 }
 
+/* Devices that are spare can be left out; without one more the run would be slower. */
+static void spare_devices_are_not_missed(void **state) {
+    (void)state;
+    train_forecast_model m = plain();
+    train_forecast_split s[8], less[8];
+    int best = 0, now = 0;
+    train_forecast_best(&m, 1024, 3, s, &best);
+    assert_true(s[best].spare > 900);
+    train_forecast_best(&m, 1024 - s[best].spare, 3, less, &now);
+    assert_true(less[now].tokens_per_second >= 0.99 * s[best].tokens_per_second);
+    m.link_bytes_per_second = 1e18;
+    assert_true(train_forecast_best(&m, 2, 3, s, &best) == 2);
+    assert_int_equal(s[best].spare, 0);
+}
+
 /* No split of n devices beats the best one; with one drafter all splits are tried here. */
 static void the_best_is_the_best(void **state) {
     (void)state;
@@ -211,6 +226,7 @@ int main(void) {
         cmocka_unit_test(by_hand),
         cmocka_unit_test(cores_evaluation_and_odd_rows),
         cmocka_unit_test(devices_go_to_the_slowest_drafter),
+        cmocka_unit_test(spare_devices_are_not_missed),
         cmocka_unit_test(the_best_is_the_best),
         cmocka_unit_test(faster_parts_make_no_run_slower),
         cmocka_unit_test(more_devices_are_no_slower),
