@@ -219,12 +219,12 @@ static err check_problem(const flex_problem *problem) {
                    (long long)like.kv_len);
 }
 
+/* Plain kernels have four rows in a block. */
 static err check_grids(const flex_cuda_plan *p) {
     const flex_problem *q = &p->p;
     const double rows = (double)q->batch * (double)q->q_heads * (double)(q->q_len + TILE),
                  keys = (double)q->batch * (double)q->kv_heads * (double)(q->kv_len + TILE);
-    const double per = p->plain || p->n_wanted || p->check ? 4.0 : 8.0; /* rows of a block */
-    if ((rows > keys ? rows : keys) / per <= most_blocks) return ERR_OK;
+    if ((rows > keys ? rows : keys) / 4.0 <= most_blocks) return ERR_OK;
     return err_set(ERR_REFUSED,
                    "attention: batch %lld x %lld heads x length %lld is more than one launch on a "
                    "CUDA device takes; split the batch",
@@ -245,6 +245,7 @@ err flex_cuda_plan_create(flex_cuda_plan **out, const flex_problem *problem, siz
     p->plain = q->type == DT_F32;
     choose_cuts(p);
     TRY(check_shared(p, shared));
+    TRY(check_grids(p));
     TRY(make_mask(p, a));
     TRY(make_tables(p, a));
     if (q->mask) {
@@ -253,7 +254,6 @@ err flex_cuda_plan_create(flex_cuda_plan **out, const flex_problem *problem, siz
     }
     TRY(plan_score(p, a));
     count_workspace(p);
-    TRY(check_grids(p));
     *out = p;
     return ERR_OK;
 }

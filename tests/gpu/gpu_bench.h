@@ -2,8 +2,8 @@
  *
  * Medians of 20 runs after 5, by events, on random data. A block is a visited tile of 128 x 128 cells; forward counts
  * 4 x cells x D operations, backward 2.5 times as many. Memory beside inputs and outputs is printed as the driver sees it. */
-#ifndef TESTS_FLEX_GPU_BENCH_H
-#define TESTS_FLEX_GPU_BENCH_H
+#ifndef TESTS_GPU_GPU_BENCH_H
+#define TESTS_GPU_GPU_BENCH_H
 #include "gpu_case.h"
 #include "core/clock.h"
 #include <stdlib.h>
@@ -73,44 +73,48 @@ static inline void gpu_bench_bind(gpu_bench_env *e, const gpu_bench *b) {
 }
 
 /* Random bf16, a block of them over and over. */
-static inline uint64_t gpu_bench_tensor(const gpu *g, gpu_memory *m, int64_t n, uint64_t stream) {
+static inline uint64_t gpu_bench_tensor(const gpu_world *w, dev_arena *m, int64_t n,
+                                        uint64_t stream) {
     enum { BLOCK = 1 << 20 };
     float *x = numbers_new(BLOCK, 5, stream, 1.0f);
     uint16_t *y = malloc(BLOCK * sizeof *y);
-    uint64_t at = gpu_keep(m, gpu_new(g, (size_t)n * 2, 0));
+    dev_address at;
+    assert_ok(dev_arena_alloc(m, (size_t)n * 2, &at));
     if (!y) abort();
     for (int i = 0; i < BLOCK; i++) y[i] = bf16_from_f32(x[i]);
     for (int64_t i = 0; i < n; i += BLOCK)
-        GPU(g, in(at + (uint64_t)i * 2, y, (size_t)(n - i < BLOCK ? n - i : BLOCK) * 2));
+        assert_ok(dev_copy_in(w->s, at + (uint64_t)i * 2, y,
+                              (size_t)(n - i < BLOCK ? n - i : BLOCK) * 2));
     free(x), free(y);
     return at;
 }
 
 static int gpu_bench_by_time(const void *a, const void *b) {
-    const float *x = a, *y = b;
+    const double *x = a, *y = b;
     return *x < *y ? -1 : *x > *y;
 }
 
-static inline float gpu_bench_time(const gpu_texts *all, const int *text,
-                                   const flex_cuda_steps *s) {
+static inline double gpu_bench_time(const gpu_world *w, const gpu_case *x,
+                                    const flex_cuda_steps *s) {
     enum { RUNS = 20, WARM = 5 };
-    float ms[RUNS];
-    void *from, *to;
-    const gpu *g = &all->g;
-    GPU(g, event(&from, 0));
-    GPU(g, event(&to, 0));
+    double ms[RUNS];
+    dev_event *from, *to;
+    assert_ok(dev_event_create(&from, w->d));
+    assert_ok(dev_event_create(&to, w->d));
     for (int i = -WARM; i < RUNS; i++) {
-        GPU(g, record(from, NULL));
-        gpu_steps(all, text, s);
-        GPU(g, record(to, NULL));
-        GPU(g, event_wait(to));
-        if (i >= 0) GPU(g, elapsed(&ms[i], from, to));
+        assert_ok(dev_event_record(from, w->s));
+        assert_ok(flex_cuda_run(x->code, w->s, s));
+        assert_ok(dev_event_record(to, w->s));
+        assert_ok(dev_event_wait(to));
+        if (i >= 0) assert_ok(dev_event_ms(from, to, &ms[i]));
     }
+    dev_event_destroy(from);
+    dev_event_destroy(to);
     qsort(ms, RUNS, sizeof *ms, gpu_bench_by_time);
     return ms[RUNS / 2];
 }
 
-static inline void gpu_bench_plan(const gpu_bench *b, gpu_bench_env *e, gpu_texts *all,
+static inline void gpu_bench_plan(const gpu_bench *b, gpu_bench_env *e, const gpu_world *w,
                                   gpu_case *x) {
     gpu_bench_bind(e, b);
     memset(x, 0, sizeof *x);
@@ -131,59 +135,66 @@ static inline void gpu_bench_plan(const gpu_bench *b, gpu_bench_env *e, gpu_text
     p->mask = mask, p->score = score;
     x->type = DT_BF16;
     x->c.nq = p->q_heads * p->q_len, x->c.nk = p->kv_heads * p->kv_len;
-    gpu_case_plan(x, all);
+    gpu_case_plan(x, w);
 }
 
-static inline void gpu_bench_run(const gpu_bench *b, gpu_case *x, const gpu_texts *all) {
-    const gpu *g = &all->g;
+static inline void gpu_bench_run(const gpu_bench *b, gpu_case *x, const gpu_world *w) {
     const flex_problem *p = &x->c.p;
-    gpu_memory m = {.n = 0};
-    size_t tables, before, after, total;
+    size_t tables;
+    uint64_t before, after, total;
+    dev_arena *m, *beside;
     const void *host = flex_cuda_tables(x->plan, &tables);
     const int64_t nq = x->c.nq * b->dim, nk = x->c.nk * b->dim;
+    assert_ok(dev_arena_create(&m, w->d, "tensors",
+                               (size_t)(4 * (nq + nk)) * 2 + (size_t)x->c.nq * 4 + (1 << 20)));
     flex_cuda_io io = {0};
     flex_cuda_view *views[] = {&io.q, &io.o, &io.d_o, &io.dq, &io.k, &io.v, &io.dk, &io.dv};
     for (int i = 0; i < 8; i++) {
         const int query = i < 4;
         *views[i] =
-            gpu_view(gpu_bench_tensor(g, &m, query ? nq : nk, (uint64_t)i),
+            gpu_view(gpu_bench_tensor(w, m, query ? nq : nk, (uint64_t)i),
                      query ? p->q_heads : p->kv_heads, query ? p->q_len : p->kv_len, b->dim);
     }
-    io.lse = gpu_keep(&m, gpu_new(g, (size_t)x->c.nq * 4, 0));
-    GPU(g, mem_info(&before, &total));
-    gpu_arrays(g, &m, p->mask, p->env, io.mask_arrays);
-    gpu_arrays(g, &m, p->score, p->score_env, io.score_arrays);
-    io.tables = gpu_keep(&m, gpu_copy(g, host, tables));
-    io.workspace = gpu_keep(&m, gpu_new(g, flex_cuda_workspace(x->plan), 0));
-    GPU(g, mem_info(&after, &total));
+    assert_ok(dev_arena_alloc(m, (size_t)x->c.nq * 4, &io.lse));
+    assert_ok(dev_memory(w->d, &before, &total));
+    assert_ok(
+        dev_arena_create(&beside, w->d, "beside", tables + flex_cuda_workspace(x->plan) + 512));
+    assert_ok(dev_arena_alloc(beside, tables, &io.tables));
+    assert_ok(dev_arena_alloc(beside, flex_cuda_workspace(x->plan), &io.workspace));
+    assert_ok(dev_memory(w->d, &after, &total));
+    assert_ok(dev_copy_in(w->s, io.tables, host, tables));
+    gpu_arrays(w, p->mask, p->env, io.mask_arrays);
+    gpu_arrays(w, p->score, p->score_env, io.score_arrays);
     flex_cuda_steps forward, backward;
     assert_ok(flex_cuda_forward(x->plan, &io, x->a, &forward));
     assert_ok(flex_cuda_backward(x->plan, &io, x->a, &backward));
-    const float f = gpu_bench_time(all, x->text, &forward),
-                r = gpu_bench_time(all, x->text, &backward);
+    const double f = gpu_bench_time(w, x, &forward), r = gpu_bench_time(w, x, &backward);
     const block_mask *mask = flex_cuda_plan_mask(x->plan);
     const double blocks = (double)(mask->partial + mask->full),
                  flop = 4.0 * blocks * 128 * 128 * (double)b->dim * (double)p->q_heads;
     printf(
         "%-34s fwd %7.3f ms bwd %7.3f ms; blocks %lld; block TFLOP/s fwd %.0f bwd %.0f; beside "
         "tensors: %.2f MiB planned, %.2f MiB by the driver; dense fp32 scores %.1f GiB; mask %.2f ms\n",
-        b->name, (double)f, (double)r, (long long)(mask->partial + mask->full),
-        flop / (double)f / 1e9, 2.5 * flop / (double)r / 1e9,
-        (double)(tables + flex_cuda_workspace(x->plan)) / 0x1p20, (double)(before - after) / 0x1p20,
+        b->name, f, r, (long long)(mask->partial + mask->full), flop / f / 1e9,
+        2.5 * flop / r / 1e9, (double)(tables + flex_cuda_workspace(x->plan)) / 0x1p20,
+        (double)(before - after) / 0x1p20,
         4.0 * (double)p->q_heads * (double)p->q_len * (double)p->kv_len / 0x1p30, mask->build_ms);
     fflush(stdout);
-    gpu_free_all(g, &m);
+    dev_arena_destroy(beside);
+    dev_arena_destroy(m);
 }
 
-static inline void gpu_bench_all(gpu_texts *all, pool *threads) {
+static inline void gpu_bench_all(const gpu_world *w) {
     static gpu_case x[GPU_BENCHES];
     static gpu_bench_env env[GPU_BENCHES];
-    for (int i = 0; i < GPU_BENCHES; i++) gpu_bench_plan(&gpu_benches[i], &env[i], all, &x[i]);
-    const double start = clock_seconds();
-    gpu_texts_compile(all, threads);
-    printf("%d texts compiled in %.1f s by %d threads\n", all->n_texts, clock_seconds() - start,
-           pool_threads(threads));
-    for (int i = 0; i < GPU_BENCHES; i++) gpu_bench_run(&gpu_benches[i], &x[i], all);
+    for (int i = 0; i < GPU_BENCHES; i++) gpu_bench_plan(&gpu_benches[i], &env[i], w, &x[i]);
+    for (int warm = 0; warm < 2; warm++) {
+        const double start = clock_seconds();
+        gpu_cases_load(x, GPU_BENCHES, w);
+        printf("kernels of %d cases, %s: %.3f s by %d threads\n", GPU_BENCHES,
+               warm ? "found" : "cold", clock_seconds() - start, pool_threads(w->threads));
+    }
+    for (int i = 0; i < GPU_BENCHES; i++) gpu_bench_run(&gpu_benches[i], &x[i], w);
     for (int i = 0; i < GPU_BENCHES; i++) {
         expr_free((expr *)x[i].c.p.mask);
         expr_free((expr *)x[i].c.p.score);
