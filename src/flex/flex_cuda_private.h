@@ -31,4 +31,7 @@ struct flex_cuda_plan {
     size_t workspace, delta, sums; /* bytes; offsets */
 };
 
+/* The text of paged decode attention. */
+MUST_CHECK err flex_kernels__put_paged(dtype type, int64_t dim, str *out);
+
 #endif

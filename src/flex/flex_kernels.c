@@ -25,6 +25,8 @@ DEVICE_TEXT(flex_kernels__plain_forward_cu, "flex_plain_forward.cu");
 DEVICE_TEXT(flex_kernels__plain_backward_cu, "flex_plain_backward.cu");
 DEVICE_TEXT(flex_kernels__captures_cu, "flex_captures.cu");
 DEVICE_TEXT(flex_kernels__check_cu, "flex_check.cu");
+DEVICE_TEXT(flex_kernels__paged_args, "paged_args.h");
+DEVICE_TEXT(flex_kernels__paged_cu, "paged.cu");
 
 static err put(str *out, const char *text) { return str_add(out, text, strlen(text)); }
 
@@ -112,4 +114,12 @@ err flex_cuda_put_text(const flex_cuda_plan *p, flex_cuda_text which, str *out) 
         return put(out, flex_kernels__captures_cu);
     default: TRY(put_plain(p, 0, out)); return put(out, flex_kernels__check_cu);
     }
+}
+
+err flex_kernels__put_paged(dtype type, int64_t dim, str *out) {
+    flex_cuda_plan like = {.p = {.type = type, .dim = dim, .v_dim = dim}};
+    TRY(put_head(&like, 0, 0, out));
+    TRY(put(out, flex_kernels__common));
+    TRY(put(out, flex_kernels__paged_args));
+    return put(out, flex_kernels__paged_cu);
 }
