@@ -3,7 +3,7 @@
  * Texts of all cases are compiled side by side by NVRTC, run through the steps that a plan writes down, and compared on
  * outputs, LSE and every gradient. Beside them: equal bits on a second run, hidden NaN, views with gaps, sliced masks,
  * loads that leave, scores that are NaN, an offset past 2^31 elements. `test_attention --bench` prints times at the
- * shapes of the PyTorch baseline. */
+ * shapes of the PyTorch baseline, `--few` runs a part for slow tools. */
 #include <setjmp.h>
 #include <stdarg.h>
 #include <stddef.h>
@@ -14,6 +14,9 @@
 #include "gpu_bench.h"
 
 enum { CASES = 150 };
+
+/* How many of the cases run: fewer under tools that slow kernels down (--few). */
+static int cases = CASES;
 
 static int open_gpu(void **out) {
     gpu_world *w = calloc(1, sizeof *w);
@@ -137,16 +140,16 @@ static void gallery_equals_the_definition(void **data) {
     table *t = calloc(1, sizeof *t);
     assert_non_null(t);
     memset(worst_of, 0, sizeof worst_of);
-    for (int i = 0; i < CASES; i++) {
+    for (int i = 0; i < cases; i++) {
         const flex_problem p = draw_problem(seed, i);
         t->mask[i] = (int)numbers_below(seed, 20, (uint64_t)i, MASK_KINDS);
         t->score[i] = i % 2 ? 0 : i / 2 % SCORE_KINDS;
         gpu_case_make(&t->x[i], &p, t->mask[i], t->score[i], i % 5 == 0, seed + (uint64_t)i);
         gpu_case_plan(&t->x[i], w);
     }
-    gpu_cases_load(t->x, CASES, w);
-    assert_ok(pool_run(w->threads, CASES, reference_task, t));
-    for (int i = 0; i < CASES; i++) {
+    gpu_cases_load(t->x, cases, w);
+    assert_ok(pool_run(w->threads, cases, reference_task, t));
+    for (int i = 0; i < cases; i++) {
         gpu_case *x = &t->x[i];
         int left;
         int64_t cell[4];
@@ -156,11 +159,11 @@ static void gallery_equals_the_definition(void **data) {
     }
     dev_counters used;
     dev_get_counters(w->d, &used);
-    printf("%d cases, %d modules; largest distances:\n", CASES, (int)used.modules);
+    printf("%d cases, %d modules; largest distances:\n", cases, (int)used.modules);
     for (int k = 0; k < 7; k++)
         printf("  %-9s fp32 %.2g, bf16 %.2g, fp16 %.2g\n", parts[k], worst_of[0].far[k],
                worst_of[1].far[k], worst_of[2].far[k]);
-    for (int i = 0; i < CASES; i++) gpu_case_free(&t->x[i]);
+    for (int i = 0; i < cases; i++) gpu_case_free(&t->x[i]);
     free(t);
     assert_int_equal(broken, 0);
     assert_int_equal(bad, 0);
@@ -350,6 +353,7 @@ int main(int argc, char **argv) {
         cmocka_unit_test(rows_that_are_not_aligned_give_the_same),
         cmocka_unit_test(loads_that_leave_and_broken_scores_are_told),
     };
+    if (argc > 1 && !strcmp(argv[1], "--few")) cases = 12;
     if (argc > 1 && !strcmp(argv[1], "--bench")) {
         void *w;
         if (open_gpu(&w)) return 1;
