@@ -100,7 +100,7 @@ static void measure(const gpu_case *x, double far[7]) {
     far[2] = norm_far(g->dq, w->dq, x->c.nq * p->dim);
     far[3] = norm_far(g->dk, w->dk, x->c.nk * p->dim);
     far[4] = norm_far(g->dv, w->dv, x->c.nk * p->v_dim);
-    far[5] = norm_far(g->learned, w->learned, x->c.score.n_learned);
+    far[5] = attn_far(g->learned, w->learned, x->c.score.n_learned);
     far[6] = p->sinks ? attn_far(g->d_sinks, w->d_sinks, p->q_heads) : 0;
 }
 
@@ -302,6 +302,50 @@ static void rows_that_are_not_aligned_give_the_same(void **data) {
     gpu_case_free(&x);
 }
 
+/* B07: keys and values 2^31 elements and more into their tensors. */
+static void b07_offsets_past_32_bits(void **data) {
+    const gpu_world *w = *data;
+    if (!w->d) skip();
+    gpu_case x;
+    uint64_t seed = numbers_seed(), free_bytes, total;
+    const flex_problem p = plain_problem(DT_BF16, 130, 300, 64);
+    const int64_t apart = INT64_C(1) << 23;
+    const size_t bytes = (size_t)(apart * p.kv_len) * 2;
+    dev_arena *far;
+    assert_ok(dev_memory(w->d, &free_bytes, &total));
+    if (free_bytes < bytes + (1u << 30)) {
+        printf("skipped: 6 GiB of device memory are needed\n");
+        skip();
+    }
+    gpu_case_make(&x, &p, MASK_CAUSAL, 0, 0, seed);
+    gpu_case_plan(&x, w);
+    gpu_cases_load(&x, 1, w);
+    gpu_case_run(&x, w);
+    attn_result near = x.got;
+    const size_t mark = dev_arena_mark(w->memory);
+    flex_cuda_io io = gpu_case_io(&x, w);
+    assert_ok(dev_arena_create(&far, w->d, "far apart", bytes));
+    dev_address at;
+    assert_ok(dev_arena_alloc(far, bytes, &at));
+    for (int64_t r = 0; r < p.kv_len; r++) {
+        for (int64_t h = 0; h < 2; h++) {
+            const size_t row = (size_t)((h * p.kv_len + r) * p.dim) * 2;
+            const dev_address to = at + (uint64_t)(r * apart + h * 256) * 2;
+            assert_ok(dev_copy_in(w->s, to, (const char *)x.k + row, (size_t)p.dim * 2));
+            assert_ok(dev_copy_in(w->s, to + 256, (const char *)x.v + row, (size_t)p.dim * 2));
+        }
+    }
+    io.k = (flex_cuda_view){at, 0, 256, apart}, io.v = (flex_cuda_view){at + 256, 0, 256, apart};
+    gpu_case_steps(&x, w, &io, 0);
+    gpu_case_steps(&x, w, &io, 1);
+    x.got = gpu_case_back(&x, w, &io);
+    assert_true(same_result(&x, &near, &x.got));
+    dev_arena_destroy(far);
+    dev_arena_reset(w->memory, mark);
+    attn_result_free(&near);
+    gpu_case_free(&x);
+}
+
 static void loads_that_leave_and_broken_scores_are_told(void **data) {
     const gpu_world *w = *data;
     uint64_t seed = numbers_seed();
@@ -351,6 +395,7 @@ int main(int argc, char **argv) {
         cmocka_unit_test(a_second_run_gives_equal_bits),
         cmocka_unit_test(hidden_nan_does_not_spread),
         cmocka_unit_test(rows_that_are_not_aligned_give_the_same),
+        cmocka_unit_test(b07_offsets_past_32_bits),
         cmocka_unit_test(loads_that_leave_and_broken_scores_are_told),
     };
     if (argc > 1 && !strcmp(argv[1], "--few")) cases = 12;
