@@ -136,9 +136,10 @@ static err print_text(const warmup *w) {
         kernel_usage_print(m->usage);
     }
     printf(
-        "%d kernels for %s by %s: %d compiled, %d adopted, %d rebuilt in %.0f ms by %d threads\n",
-        w->stats.entries, w->arch, kernel_cache_compiler(w->cache), w->stats.compiled,
-        w->stats.adopted, w->stats.rebuilt, w->ms, w->threads);
+        "%d kernel%s for %s by %s: %d compiled, %d adopted, %d rebuilt in %.0f ms by %d threads\n",
+        w->stats.entries, w->stats.entries == 1 ? "" : "s", w->arch,
+        kernel_cache_compiler(w->cache), w->stats.compiled, w->stats.adopted, w->stats.rebuilt,
+        w->ms, w->threads);
     printf("%s in %s; read again in %.1f ms\n", str_bytes((double)w->stats.bytes, bytes),
            kernel_cache_folder(w->cache), w->load_ms);
     return ERR_OK;

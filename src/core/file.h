@@ -62,6 +62,8 @@ MUST_CHECK err file_free_bytes(const char *dir, uint64_t *out);
  * ERR_REFUSED with the holder's pid and host when held. */
 MUST_CHECK err file_lock(const char *path, int *fd);
 void file_unlock(int fd);
+/* Whether the file that fd locks is not at path any more: another process could lock a new one there. */
+int file_lock_is_lost(int fd, const char *path);
 /* Whether nobody holds it, or there is no such file. Takes it for a moment: only for locks whose holder cannot be seen. */
 int file_lock_is_free(const char *path);
 /* XXH3-128 as 32 hex digits + NUL. */
