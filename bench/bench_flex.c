@@ -1,4 +1,4 @@
-/* Attention by tiles beside fp32 matrix products, and the time to build block masks, all from one run.
+/* Attention by tiles beside fp32 matrix products of the same run; block masks are timed by bench_masks.
  *
  * Rates count 4 * D flops per head and visible cell forward and 2.5 times that backward (the usual rule, although our
  * backward does seven products where the rule counts five); cells are counted from the mask, not from the tiles that
@@ -117,27 +117,6 @@ static void attention(bench *b, const mask_case *m, int64_t hq, int64_t hkv, int
     arena_reset(b->memory, mark);
 }
 
-static void mask_time(bench *b, const mask_case *m, int64_t L, int64_t S) {
-    expr *e;
-    block_mask mask = {0};
-    const expr_env env = {m->value, 0, 0};
-    double best = 1e30;
-    must(expr_compile(&e, EXPR_MASK, m->text, m->decl, m->n));
-    for (int i = 0; i < 5; i++) {
-        arena_mark mark = arena_get_mark(b->memory);
-        const block_mask_args args = {
-            .mask = e, .env = &env, .batch = 1, .heads = 1, .q_len = L, .kv_len = S};
-        must(blockmask_build(&mask, &args, b->memory, b->d));
-        if (mask.build_ms < best) best = mask.build_ms;
-        arena_reset(b->memory, mark);
-    }
-    printf(
-        "%-10s %8lld x %-8lld %8.3f ms %9zu bytes, %zu while building; %lld full, %lld partial, %lld counted\n",
-        m->name, (long long)L, (long long)S, best, mask.bytes, mask.peak_bytes,
-        (long long)mask.full, (long long)mask.partial, (long long)mask.undecided);
-    expr_free(e);
-}
-
 static void decoding(bench *b, int64_t rows, int64_t keys) {
     enum { HQ = 9, HKV = 3, D = 64 };
     arena_mark mark = arena_get_mark(b->memory);
@@ -172,19 +151,14 @@ static void decoding(bench *b, int64_t rows, int64_t keys) {
     arena_reset(b->memory, mark);
 }
 
-enum { LONG = 1 << 20, ANCHORS = 512 };
+enum { ANCHORS = 64 };
 
-static void all(bench *b, int32_t *doc, int32_t *anchor) {
+static void all(bench *b, int32_t *anchor) {
     static const char *const dflash =
         "kv < context ? kv < anchor[q // 16] : (kv - context) // 16 == q // 16";
     const mask_case full = {.name = "full"}, causal = {.name = "causal", .text = "q >= kv"};
     mask_case window = {
         .name = "window", .text = "q >= kv && q - kv < w", .decl = {{"w", EXPR_INT, 0}}, .n = 1};
-    const mask_case document = {.name = "documents",
-                                .text = "doc[q] == doc[kv]",
-                                .decl = {{"doc", EXPR_INT, 1}},
-                                .value = {{.type = DT_I32, .dim = {LONG}, .data = doc}},
-                                .n = 1};
     mask_case draft = {.name = "dflash",
                        .text = dflash,
                        .decl = {{"anchor", EXPR_INT, 1}, {"context", EXPR_INT, 0}},
@@ -200,17 +174,9 @@ static void all(bench *b, int32_t *doc, int32_t *anchor) {
     window.value[0].scalar.i = 256;
     attention(b, &window, 8, 8, 4096, 4096, 64);
     draft.value[1].scalar.i = 1024;
-    for (int i = 0; i < 64; i++) anchor[i] = 3 + 15 * i;
+    for (int i = 0; i < ANCHORS; i++) anchor[i] = 3 + 15 * i;
     attention(b, &draft, 8, 8, 1024, 2048, 64);
     attention(b, &draft, 9, 3, 1024, 2048, 64);
-    printf("\nblock masks, tiles of 128, one thread\n");
-    for (int i = 0; i < ANCHORS; i++) anchor[i] = 3 + 7 * i + i % 5;
-    draft.value[1].scalar.i = 4096;
-    window.value[0].scalar.i = 1024;
-    mask_time(b, &draft, ANCHORS * 16, 4096 + ANCHORS * 16);
-    mask_time(b, &causal, 131072, 131072);
-    mask_time(b, &window, LONG, LONG);
-    mask_time(b, &document, LONG, LONG);
     printf("\npaged attention, 9 query heads on 3, D 64\n rows   keys\n");
     for (int64_t rows = 1; rows <= 16; rows *= 4) {
         decoding(b, rows, 256);
@@ -221,15 +187,12 @@ static void all(bench *b, int32_t *doc, int32_t *anchor) {
 int main(int argc, char **argv) {
     bench b = {0};
     const dev_config cfg = {.threads = argc > 1 ? atoi(argv[1]) : 0};
-    int32_t *doc, *anchor;
+    int32_t *anchor;
     must(arena_create(&b.memory, "bench", 0));
     must(dev_open_cpu(&b.d, &cfg));
-    must(arena_alloc(b.memory, LONG, sizeof *doc, &doc));
     must(arena_alloc(b.memory, ANCHORS, sizeof *anchor, &anchor));
-    for (int64_t i = 1; i < LONG; i++)
-        doc[i] = doc[i - 1] + (rng_below(1, RNG_TEST, 1, (uint64_t)i, 1000) == 0);
     product_rate(&b);
-    all(&b, doc, anchor);
+    all(&b, anchor);
     dev_close(b.d);
     arena_destroy(b.memory);
     return 0;

@@ -60,6 +60,8 @@ static err make_report(const watchdog *w, const heart_view *v, int who, double a
 static void look(watchdog *w) {
     double age;
     const int n = heart_snapshot(w->h, w->views, HEART_MAX_ROLES);
+    /* Stopped since this tick began, so these ages mean nothing: the next sleep starts counting anew. */
+    if (clock_seconds() - w->woken > w->o.stall_seconds / 2) return;
     const int who = find_stall(w, w->views, n, &age);
     if (who == NOTHING) return;
     str report = {0};

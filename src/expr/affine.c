@@ -153,7 +153,8 @@ static void find_congruence(const builder *b, affine_form *f) {
 }
 
 static int is_pair(const builder *b, const affine_form *f) {
-    if (f->n != 2 || f->constant || f->term[0].coef != -f->term[1].coef || f->scale * f->scale != 1)
+    if (f->n != 2 || f->constant || f->term[0].coef != -f->term[1].coef ||
+        (f->scale != 1 && f->scale != -1))
         return 0;
     for (int i = 0; i < 2; i++) {
         const ir_node *n = &b->p->node[f->term[i].node];

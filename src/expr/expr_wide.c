@@ -79,19 +79,27 @@ wide_quotient(double x, double y) {
     return x / y;
 }
 
-/* The float operations of ops.def on doubles. */
-#define ops_real           double
-#define fabsf              fabs
-#define sqrtf              sqrt
-#define floorf             floor
-#define ops_quotient(x, y) wide_quotient(x, y)
-#define ops_truncate(x)    0.0 /* integers are narrow */
-#define APPLY_INT(expr_)   0.0
-#define APPLY_BOOL(expr_)  0.0
-#define APPLY_FLOAT(expr_) (expr_)
-#define VALUE_INT(expr_)   0.0
-#define VALUE_BOOL(expr_)  0.0
-#define VALUE_FLOAT(expr_) expr_
+/* The float operations of ops.def on doubles, functions by the math library. */
+static double pick(int c, double x, double y) { return c ? x : y; }
+static double sigmoid(double x) { return 1.0 / (1.0 + exp(-x)); }
+#define ops_real            double
+#define fabsf               fabs
+#define sqrtf               sqrt
+#define floorf              floor
+#define ops_exp             exp
+#define ops_exp2            exp2
+#define ops_log             log
+#define ops_tanh            tanh
+#define ops_sigmoid         sigmoid
+#define ops_pick_f          pick
+#define ops_quotient(x, y)  wide_quotient(x, y)
+#define ops_truncate(x)     0.0 /* integers are narrow */
+#define APPLY_INT(value_)   0.0 /* never asked for */
+#define APPLY_BOOL(value_)  0.0
+#define APPLY_FLOAT(value_) (value_)
+#define VALUE_INT(value_)   0.0
+#define VALUE_BOOL(value_)  0.0
+#define VALUE_FLOAT(value_) value_
 static double apply(int op, double x, double y) {
     switch (op) {
 #define S(id, spelling)

@@ -337,7 +337,7 @@ static int are_apart(walk *w, const affine_form *pair) {
         interval_range r = eval(w, w->node[pair->term[i].node].arg[0]);
         lo[i] = r.lo.i, hi[i] = r.hi.i;
     }
-    return interval_tables__apart(w->t, pair, lo, hi);
+    return interval_tables__apart(w->t, pair, lo, hi, 1);
 }
 
 /* The ends move to values that the form's congruence allows: a rest by 2 of odd numbers is 1, not 0..1. */

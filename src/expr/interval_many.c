@@ -96,7 +96,7 @@ static void apart_lanes(const interval_many *m, const interval_step *s, int n) {
     const interval_register *x = &m->reg[s->x], *y = &m->reg[s->y];
     for (int i = 0; i < n; i++) {
         const int64_t lo[2] = {x->lo[i].i, y->lo[i].i}, hi[2] = {x->hi[i].i, y->hi[i].i};
-        if (o->lo[i].i == o->hi[i].i || !interval_tables__apart(m->t, s->pair, lo, hi)) continue;
+        if (o->lo[i].i == o->hi[i].i || !interval_tables__apart(m->t, s->pair, lo, hi, 0)) continue;
         o->lo[i].i = o->hi[i].i = s->op == IR_NE_I;
     }
 }

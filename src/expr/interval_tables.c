@@ -13,6 +13,7 @@
 #include <string.h>
 
 enum { BLOCK = 64, LEAVES = 1 << 15, SCANNED = 1 << 26, READ = 1 << 14, MAX_ROWS = 128 };
+enum { SHORT = 256, VALUES = 16 }; /* slices that are compared value by value */
 
 static interval_range whole_range(const expr_value *v, expr_type type, int64_t from, int64_t to) {
     interval_range r;
@@ -146,14 +147,41 @@ int interval_tables__has_sets(const interval_tables *t, const affine_form *f) {
                        t->array[t->prog.node[f->term[1].node].slot].sets);
 }
 
+/* Values of a short slice, equal neighbours once; -1 when there are too many. */
+static int read_values(const expr_value *v, int64_t from, int64_t to, int64_t *out) {
+    int n = 0;
+    if (to - from >= SHORT) return -1;
+    for (int64_t i = from; i <= to; i++) {
+        int64_t x = expr_load__element(v, EXPR_INT, i).i;
+        if (n && out[n - 1] == x) continue;
+        if (n == VALUES) return -1;
+        out[n++] = x;
+    }
+    return n;
+}
+
+/* Two slices of few values, compared one by one. */
+static int share_none(const expr_value *const *v, const int64_t *lo, const int64_t *hi) {
+    int64_t x[VALUES], y[VALUES];
+    int n = read_values(v[0], lo[0], hi[0], x), m = n < 0 ? -1 : read_values(v[1], lo[1], hi[1], y);
+    for (int i = 0; m >= 0 && i < n; i++)
+        for (int j = 0; j < m; j++)
+            if (x[i] == y[j]) return 0;
+    return m >= 0;
+}
+
 int interval_tables__apart(const interval_tables *t, const affine_form *pair, const int64_t *lo,
-                           const int64_t *hi) {
+                           const int64_t *hi, int look) {
+    const expr_value *v[2];
     uint64_t set[2];
+    int inside = 1;
     for (int i = 0; i < 2; i++) {
         int slot = t->prog.node[pair->term[i].node].slot;
-        set[i] = set_of(&t->array[slot], &t->values[slot], lo[i], hi[i]);
+        v[i] = &t->values[slot];
+        inside &= lo[i] >= 0 && hi[i] < t->array[slot].n;
+        set[i] = set_of(&t->array[slot], v[i], lo[i], hi[i]);
     }
-    return (set[0] & set[1]) == 0;
+    return (set[0] & set[1]) == 0 || (look && inside && share_none(v, lo, hi));
 }
 
 /* What an element can be by its type alone. */

@@ -45,9 +45,9 @@ int interval_tables__trace(const interval_tables *t, const interval_box *box,
 /* The form is a pair, and what its arrays hold is known better than by their extremes. */
 int interval_tables__has_sets(const interval_tables *t, const affine_form *f);
 /* Whether form a[i] - b[j] (affine_form's pair) cannot be 0 for indices in these ranges, because no value of one slice
- * is in the other. lo and hi: of the index of each term. */
+ * is in the other. lo and hi: of the index of each term; look: short slices may be read. */
 int interval_tables__apart(const interval_tables *t, const affine_form *pair, const int64_t *lo,
-                           const int64_t *hi);
+                           const int64_t *hi, int look);
 
 /* What a load gives for indices lo[i]..hi[i] (ends as ranges have them, inside its array or not); 0 where it leaves.
  * *inside: no index leaves. */

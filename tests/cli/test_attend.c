@@ -1,0 +1,160 @@
+/* `paceline attend` with scores and sinks: what it writes, and what it says to bad input.
+ *
+ * The program's tiles are compared with its own plain definition (PACELINE_REFERENCE=1) through the files that both
+ * write; names and shapes of gradients follow the captured values. */
+#include "core/clock.h"
+#include "core/rng.h"
+#include "io/safetensors.h"
+#include "support/files.h"
+#include "support/run.h"
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stddef.h>
+#include <stdint.h>
+#include <cmocka.h>
+#include <math.h>
+#include <unistd.h>
+
+enum { B = 2, HQ = 4, HKV = 2, L = 70, S = 85, D = 16 };
+
+static files_dir dir;
+static run_result r;
+static char in[600], out[600], plain[600];
+
+#define RUN(env, ...) run_program(&r, env, (const char *const[]){__VA_ARGS__, NULL})
+#define ATTEND(...)   RUN(NULL, "attend", "--in", in, __VA_ARGS__)
+
+static void expect(int code, const char *text) {
+    if (r.code != code || !strstr(r.text, text))
+        fail_msg("exit %d, wanted %d and '%s':\n%s", r.code, code, text, r.text);
+}
+
+static int begin(void **state) {
+    static float q[B * HQ * L * D], k[B * HKV * S * D], v[B * HKV * S * D], go[B * HQ * L * D];
+    static float slope[HQ], rel[HQ * 9], sink[HQ];
+    static int32_t doc[S];
+    float *const all[] = {q, k, v, go, slope, rel, sink};
+    const size_t n[] = {sizeof q,     sizeof k,   sizeof v,   sizeof go,
+                        sizeof slope, sizeof rel, sizeof sink};
+    uint64_t seed = (uint64_t)(clock_seconds() * 1e6) ^ (uint64_t)getpid();
+    (void)state;
+    print_message("seed %llu\n", (unsigned long long)seed);
+    for (int t = 0; t < 7; t++)
+        for (size_t i = 0; i < n[t] / sizeof(float); i++)
+            all[t][i] = (float)rng_normal(seed, RNG_TEST, (uint64_t)t, i) * (t == 4 ? 0.1f : 1.0f);
+    for (int i = 0; i < S; i++) doc[i] = i / 30;
+    const tensor t[] = {{"q", DT_F32, 4, {B, HQ, L, D}, q},  {"k", DT_F32, 4, {B, HKV, S, D}, k},
+                        {"v", DT_F32, 4, {B, HKV, S, D}, v}, {"do", DT_F32, 4, {B, HQ, L, D}, go},
+                        {"slope", DT_F32, 1, {HQ}, slope},   {"rel", DT_F32, 2, {HQ, 9}, rel},
+                        {"sink", DT_F32, 1, {HQ}, sink},     {"doc", DT_I32, 1, {S}, doc}};
+    dir = files_begin();
+    snprintf(in, sizeof in, "%s", files_at(&dir, "in.safetensors"));
+    snprintf(out, sizeof out, "%s", files_at(&dir, "out.safetensors"));
+    snprintf(plain, sizeof plain, "%s", files_at(&dir, "plain.safetensors"));
+    files_must(!safetensors_write(in, t, 8, NULL, 0), in);
+    return 0;
+}
+
+static int end(void **state) {
+    (void)state;
+    files_end(&dir);
+    return 0;
+}
+
+static void compare(const tensor *a, const tensor *b) {
+    const float *x = a->data, *y = b->data;
+    double far = 0, size = 1;
+    assert_int_equal(a->ndim, b->ndim);
+    assert_int_equal(tensor_count(a), tensor_count(b));
+    for (int64_t i = 0; i < tensor_count(a); i++) {
+        if (x[i] == y[i]) continue;
+        far = fmax(far, fabs((double)x[i] - (double)y[i]));
+        size = fmax(size, fabs((double)y[i]));
+    }
+    if (!(far < 2e-5 * size)) fail_msg("%s is %g from the definition", a->name, far);
+}
+
+static void gradients_are_written_by_name(void **state) {
+    (void)state;
+    static const char *const names[] = {"o",   "lse",     "dq",    "dk",     "dv",
+                                        "d_x", "d_slope", "d_rel", "d_sinks"};
+    static const char *const reference[] = {"PACELINE_REFERENCE=1", NULL};
+    const char *score =
+        "s * (1.0 + x) + slope[h] * float(kv - q) + rel[h, clamp(q - kv + 4, 0, 8)]";
+    ATTEND("--mask", "kv <= q + n && doc[kv] >= 0", "--score", score, "--let", "x=0.25", "--let",
+           "n=3", "--sinks", "sink", "--backward", "--out", out);
+    expect(0, "backward");
+    RUN(reference, "attend", "--in", in, "--mask", "kv <= q + n && doc[kv] >= 0", "--score", score,
+        "--let", "x=0.25", "--let", "n=3", "--sinks", "sink", "--backward", "--out", plain);
+    expect(0, "backward");
+    st_file *a, *b;
+    assert_int_equal(safetensors_open(&a, out), ERR_OK);
+    assert_int_equal(safetensors_open(&b, plain), ERR_OK);
+    assert_int_equal(safetensors_count(a), 9);
+    for (int i = 0; i < 9; i++) {
+        const tensor *x = safetensors_find(a, names[i]), *y = safetensors_find(b, names[i]);
+        if (!x || !y) fail_msg("%s is missing", names[i]);
+        compare(x, y);
+    }
+    const tensor *rel = safetensors_find(a, "d_rel"), *x = safetensors_find(a, "d_x");
+    assert_true(rel->ndim == 2 && rel->dim[0] == HQ && rel->dim[1] == 9);
+    assert_true(x->ndim == 1 && x->dim[0] == 1);
+    safetensors_close(a), safetensors_close(b);
+    ATTEND("--score", "s + rel[h, 0]", "--out", out);
+    assert_int_equal(safetensors_open(&a, out), ERR_OK);
+    assert_int_equal(safetensors_count(a), 2); /* forward alone */
+    safetensors_close(a);
+}
+
+static void scores_point_at_the_fault(void **state) {
+    (void)state;
+    ATTEND("--score", "s = 3");
+    expect(2, "score, line 1, column 3: `=` names a value in a `let` line only; write `==`");
+    ATTEND("--score", "s + (q - kv) / 3");
+    expect(2, "`/` divides floats and both sides are integers");
+    ATTEND("--score", "s + slop[h]");
+    expect(2, "unknown name `slop`; did you mean");
+    ATTEND("--score", "s + rel[h]");
+    expect(2, "`rel` has 2 dimensions and gets 1 index");
+    ATTEND("--score", "s + slope[s]");
+    expect(2, "an index has to be an integer and this is a float");
+    ATTEND("--score", "q < kv");
+    expect(2, "score");
+    ATTEND("--mask", "s > 0.0");
+    expect(2, "`s` is the score, which a mask cannot see");
+    ATTEND("--score", "s", "--score-mod", "softcap");
+    expect(2, "choose one");
+    ATTEND("--score-mod", "softcup", "--let", "cap=3.0");
+    expect(2, "'softcup' is no score of the gallery");
+    ATTEND("--score", "s", "--mask", "kv <= q", "--let", "w=3");
+    expect(2, "neither the mask nor the score uses `w`");
+    ATTEND("--score", "s", "--let", "w=3");
+    expect(2, "the score does not use `w`");
+}
+
+static void values_are_refused_with_the_cell(void **state) {
+    (void)state;
+    ATTEND("--score", "q == 7 && h == 2 ? s / 0.0 : s", "--mask", "kv >= 5");
+    expect(1, "b 0, h 2, q 7, kv");
+    ATTEND("--score", "s + rel[h, q]");
+    expect(1, "the score reads `rel` outside it");
+    ATTEND("--score", "s > -1.0e9 ? s + rel[h, q] : s");
+    expect(0, "a load left its array and gave 0, first at b 0, h 0, q 9, kv 0");
+    ATTEND("--sinks", "absent");
+    expect(1, "'absent', which --sinks names, is missing");
+    ATTEND("--sinks", "rel");
+    expect(1, "rel");
+    ATTEND("--sinks", "doc");
+    expect(1, "sinks are floats");
+    RUN(NULL, "attend", "--random", "1,1,1,8,8,8", "--sinks", "sink");
+    expect(2, "needs --in");
+}
+
+int main(void) {
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(gradients_are_written_by_name),
+        cmocka_unit_test(scores_point_at_the_fault),
+        cmocka_unit_test(values_are_refused_with_the_cell),
+    };
+    return cmocka_run_group_tests(tests, begin, end);
+}
