@@ -86,6 +86,8 @@ version      := $(shell sed -n 's/^.define VERSION_TEXT "\(.*\)"$$/\1/p' src/cor
 test_sources := $(foreach f,$(FOLDERS),$(wildcard tests/$f/test_*.c))
 test_bins    := $(test_sources:%.c=$(BUILD)/%)
 test_scripts := $(wildcard tests/cli/test_*.sh tests/api/test_*.sh)
+gpu_sources  := $(wildcard tests/gpu/test_*.c)
+gpu_bins     := $(gpu_sources:%.c=$(BUILD)/%)
 support      := $(wildcard tests/support/*.c)
 support_objs := $(support:%.c=$(BUILD)/obj/%.o)
 support_lib  := $(if $(support),$(BUILD)/tests/libsupport.a)
@@ -94,12 +96,13 @@ bench_bins   := $(bench_sources:bench/%.c=$(BUILD)/bench/%)
 fuzz_sources := $(wildcard fuzz/*.c)
 kernels      := $(wildcard src/*/kernels/*.cu)
 all_objs     := $(sources:%.c=$(BUILD)/obj/%.o) $(support_objs) $(test_sources:%.c=$(BUILD)/obj/%.o) \
+                $(gpu_sources:%.c=$(BUILD)/obj/%.o) \
                 $(bench_sources:%.c=$(BUILD)/obj/%.o) $(fuzz_sources:%.c=$(BUILD)/obj/%.o)
 
 .DEFAULT_GOAL := all
 .DELETE_ON_ERROR:
 .SECONDARY:
-.PHONY: all lib tests benches help setup demo demo-model test test-asan test-tsan lint format fuzz fuzz-build \
+.PHONY: all lib tests benches help setup demo demo-model test gpu-test test-asan test-tsan lint format fuzz fuzz-build \
         bench bundle bundle-check install kernels-check clean FORCE
 
 all: lib $(program) $(library) ## the program, the public library and the archives (default)
@@ -133,6 +136,12 @@ $(BUILD)/tests/$1/%: $(BUILD)/obj/tests/$1/%.o $(support_lib) $(call archives,$1
 	$$(Q)$(CC) $$(LDFLAGS_ALL) -o $$@ $$^ $$(TEST_LIBS) $$(LIBS)
 endef
 $(foreach f,$(FOLDERS),$(eval $(call folder_rules,$f)))
+
+# Tests of real GPUs reach everything; they are built with the others and run by gpu-test.
+$(BUILD)/tests/gpu/%: $(BUILD)/obj/tests/gpu/%.o $(support_lib) $(call archives,api)
+	@mkdir -p $(@D)
+	$(call short,link)
+	$(Q)$(CC) $(LDFLAGS_ALL) -o $@ $^ $(TEST_LIBS) $(LIBS)
 
 # Helpers of tests: a program takes the objects that it uses, so a helper for one folder burdens no other.
 $(BUILD)/tests/libsupport.a: $(support_objs)
@@ -183,11 +192,13 @@ $(BUILD)/tests/interpose/count.so: tests/interpose/count.c $(BUILD)/flags
 	$(CC) $(CSTD) $(OPT) $(WARN) -shared -fPIC -o $@ $< -ldl
 
 # Libraries that stand for others: tests/interpose/KIND_stub.c as each VERSION that it knows, named KIND_VERSION.so.
-stub_names := nccl_21600 nccl_22800 nccl_0 nvml_two nvml_old nvml_less nvml_failing nvml_crash \
+stub_names := nccl_21600 nccl_22800 nccl_0 nvml_two nvml_old nvml_less nvml_failing nvml_crash nvrtc_13 nvrtc_old nvrtc_less cuda_13 \
               blas_right blas_wrong blas_unsteady blas_crash blas_wide jansson_old jansson_bare pcre2_bare
 stubs := $(stub_names:%=$(BUILD)/tests/interpose/%.so)
 soname_nccl := libnccl.so.2
 soname_nvml := libnvidia-ml.so.1
+soname_nvrtc := libnvrtc.so.13
+soname_cuda := libcuda.so.1
 soname_blas := libopenblas.so.0
 soname_jansson := libjansson.so.4
 soname_pcre2 := libpcre2-8.so.0
@@ -199,10 +210,13 @@ $(stubs): tests/interpose/$$(call stub_kind,$$@)_stub.c $(BUILD)/flags
 	$(call short,stub)
 	$(Q)$(CC) $(CSTD) $(OPT) $(WARN) $(call stub_flags,$(lastword $(subst _, ,$(basename $(notdir $@))))) -shared -fPIC \
 	  -Wl,-soname,$(soname_$(call stub_kind,$@)) -o $@ $<
-$(foreach t,cli/test_doctor cli/test_doctor_machine cli/test_libraries dev/test_shared_lib dev/test_blas,$(BUILD)/tests/$t): | $(stubs)
+$(foreach t,cli/test_doctor cli/test_doctor_machine cli/test_libraries cli/test_warmup dev/test_dev_cuda dev/test_shared_lib dev/test_blas,$(BUILD)/tests/$t): | $(stubs)
 
-test: $(program) $(library) $(test_bins) $(BUILD)/tests/interpose/count.so $(BUILD)/tests/cli/make_tiny ## all tests; ends with 'N passed, N failed, N skipped'
+test: $(program) $(library) $(test_bins) $(gpu_bins) $(BUILD)/tests/interpose/count.so $(BUILD)/tests/cli/make_tiny ## all tests; ends with 'N passed, N failed, N skipped'
 	@PACELINE_PROGRAM=$(BUILD)/paceline tools/runtests.sh $(BUILD) $(test_bins) $(test_scripts)
+
+gpu-test: $(program) $(gpu_bins) ## tests that need a GPU; each says "skipped" where there is none
+	@PACELINE_PROGRAM=$(BUILD)/paceline tools/runtests.sh $(BUILD) $(gpu_bins)
 
 SUBSET ?=
 test-asan: ## all tests under the address and undefined behaviour sanitizers

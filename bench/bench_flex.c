@@ -2,7 +2,7 @@
  *
  * Rates count 4 * D flops per head and visible cell forward and 2.5 times that backward (the usual rule, although our
  * backward does seven products where the rule counts five); cells are counted from the mask, not from the tiles that
- * are visited. The share is against gemm_f32 at 1536 x 1536 x 1536 on the same threads. Best of several repeats.
+ * are visited. The share is against gemm_f32 at 1536 x 1536 x 1536 on the same threads. Medians of several repeats.
  * Usage: bench_flex [THREADS] */
 #include "core/clock.h"
 #include "core/rng.h"
@@ -39,6 +39,21 @@ static float *drawn(bench *b, int64_t n) {
     return x;
 }
 
+/* The same numbers in bf16 or fp32, as inputs of attention. */
+static const void *drawn_as(bench *b, dtype type, int64_t n) {
+    const float *x = drawn(b, n);
+    bf16 *y;
+    if (type == DT_F32) return x;
+    must(arena_alloc_raw(b->memory, (size_t)n, sizeof *y, &y));
+    for (int64_t i = 0; i < n; i++) y[i] = bf16_from_f32(x[i]);
+    return y;
+}
+
+static int by_value(const void *a, const void *b) {
+    const double x = *(const double *)a, y = *(const double *)b;
+    return (x > y) - (x < y);
+}
+
 static void product_rate(bench *b) {
     enum { N = 1536 };
     gemm_args g = {.m = N,
@@ -72,8 +87,10 @@ static double visible_cells(const mask_case *m, const expr *e, const expr_env *e
     return n;
 }
 
-static void attention(bench *b, const mask_case *m, int64_t hq, int64_t hkv, int64_t L, int64_t S,
-                      int64_t D) {
+enum { REPEATS = 7 };
+
+static void attention(bench *b, const mask_case *m, dtype type, int64_t hq, int64_t hkv, int64_t L,
+                      int64_t S, int64_t D) {
     arena_mark mark = arena_get_mark(b->memory);
     expr *e = NULL;
     flex_plan *plan;
@@ -86,13 +103,13 @@ static void attention(bench *b, const mask_case *m, int64_t hq, int64_t hkv, int
                             .kv_len = S,
                             .dim = D,
                             .v_dim = D,
-                            .type = DT_F32,
+                            .type = type,
                             .mask = e,
                             .env = &env};
     must(flex_plan_create(&plan, b->d, &p, b->memory));
-    flex_io io = {.q = {DT_F32, drawn(b, hq * L * D), 0, L * D, D},
-                  .k = {DT_F32, drawn(b, hkv * S * D), 0, S * D, D},
-                  .v = {DT_F32, drawn(b, hkv * S * D), 0, S * D, D},
+    flex_io io = {.q = {type, drawn_as(b, type, hq * L * D), 0, L * D, D},
+                  .k = {type, drawn_as(b, type, hkv * S * D), 0, S * D, D},
+                  .v = {type, drawn_as(b, type, hkv * S * D), 0, S * D, D},
                   .o = {drawn(b, hq * L * D), 0, L * D, D},
                   .lse = drawn(b, hq * L),
                   .d_o = {DT_F32, drawn(b, hq * L * D), 0, L * D, D},
@@ -102,17 +119,19 @@ static void attention(bench *b, const mask_case *m, int64_t hq, int64_t hkv, int
     size_t f = flex_forward_workspace(plan, dev_threads(b->d)),
            w = flex_backward_workspace(plan, dev_threads(b->d));
     must(arena_alloc_raw(b->memory, f > w ? f : w, 1, &io.workspace));
-    double best[2] = {1e30, 1e30}, flop = 4.0 * (double)(hq * D) * visible_cells(m, e, &env, L, S);
-    for (int i = 0; i < 10; i++) {
-        double t = clock_seconds();
-        must(i % 2 ? flex_backward(plan, b->d, &io) : flex_forward(plan, b->d, &io));
-        t = clock_seconds() - t;
-        if (t < best[i % 2]) best[i % 2] = t;
+    double times[2][REPEATS], flop = 4.0 * (double)(hq * D) * visible_cells(m, e, &env, L, S);
+    for (int i = -2; i < 2 * REPEATS; i++) { /* the first of each warms up */
+        const double t = clock_seconds();
+        must(i & 1 ? flex_backward(plan, b->d, &io) : flex_forward(plan, b->d, &io));
+        if (i >= 0) times[i & 1][i / 2] = clock_seconds() - t;
     }
-    printf("%-10s %3lld %3lld/%-2lld %5lld x %-5lld %9.2f %8.1f %6.0f%% %9.2f %8.1f %6.0f%%\n",
-           m->name, (long long)D, (long long)hq, (long long)hkv, (long long)L, (long long)S,
-           best[0] * 1e3, flop / best[0] * 1e-9, 100 * flop / best[0] / b->peak, best[1] * 1e3,
-           2.5 * flop / best[1] * 1e-9, 250 * flop / best[1] / b->peak);
+    for (int i = 0; i < 2; i++) qsort(times[i], REPEATS, sizeof **times, by_value);
+    const double median[2] = {times[0][REPEATS / 2], times[1][REPEATS / 2]};
+    printf("%-4s %-10s %3lld %3lld/%-2lld %5lld x %-5lld %9.2f %8.1f %6.0f%% %9.2f %8.1f %6.0f%%\n",
+           type == DT_F32 ? "fp32" : "bf16", m->name, (long long)D, (long long)hq, (long long)hkv,
+           (long long)L, (long long)S, median[0] * 1e3, flop / median[0] * 1e-9,
+           100 * flop / median[0] / b->peak, median[1] * 1e3, 2.5 * flop / median[1] * 1e-9,
+           250 * flop / median[1] / b->peak);
     expr_free(e);
     arena_reset(b->memory, mark);
 }
@@ -167,16 +186,19 @@ static void all(bench *b, int32_t *anchor) {
     printf("gemm_f32 %.1f GFLOP/s (%s, %s, %d threads)\n\n", b->peak * 1e-9, dev_blas_path(b->d),
            dev_isa_name(dev_get_isa(b->d)), dev_threads(b->d));
     printf(
-        "mask         D  heads       L x S       fwd ms  GFLOP/s  share   bwd ms  GFLOP/s  share\n");
-    attention(b, &full, 4, 4, 1024, 1024, 128);
-    attention(b, &full, 4, 4, 1024, 1024, 64);
-    attention(b, &causal, 8, 8, 2048, 2048, 64);
+        "     mask         D  heads       L x S       fwd ms  GFLOP/s  share   bwd ms  GFLOP/s  share\n");
     window.value[0].scalar.i = 256;
-    attention(b, &window, 8, 8, 4096, 4096, 64);
     draft.value[1].scalar.i = 1024;
-    for (int i = 0; i < ANCHORS; i++) anchor[i] = 3 + 15 * i;
-    attention(b, &draft, 8, 8, 1024, 2048, 64);
-    attention(b, &draft, 9, 3, 1024, 2048, 64);
+    for (int i = 0; i < 64; i++) anchor[i] = 3 + 15 * i;
+    for (int i = 0; i < 2; i++) {
+        const dtype type = i ? DT_BF16 : DT_F32;
+        attention(b, &full, type, 4, 4, 1024, 1024, 128);
+        attention(b, &full, type, 4, 4, 1024, 1024, 64);
+        attention(b, &causal, type, 8, 8, 2048, 2048, 64);
+        attention(b, &window, type, 8, 8, 4096, 4096, 64);
+        attention(b, &draft, type, 8, 8, 1024, 2048, 64);
+        attention(b, &draft, type, 9, 3, 1024, 2048, 64);
+    }
     printf("\npaged attention, 9 query heads on 3, D 64\n rows   keys\n");
     for (int64_t rows = 1; rows <= 16; rows *= 4) {
         decoding(b, rows, 256);

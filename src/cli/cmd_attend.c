@@ -32,7 +32,7 @@ static const arg_spec spec[] = {
      "write o, lse and with --backward dq, dk, dv and d_NAME of captured floats"},
     {"--png", ARG_TEXT, "FILE", "draw the weights of one head of batch 0 as a PNG picture"},
     {"--png-head", ARG_INT, "H", "the query head to draw (default 0)"},
-    {"--device", ARG_TEXT, "cpu", "device (this build knows cpu)"},
+    {"--device", ARG_TEXT, "cpu", "device (cpu)"},
     {"--threads", ARG_INT, "N", "CPU threads (default: usable CPUs)"},
     {"--explain", ARG_FLAG, NULL,
      "print what was chosen and why, bytes taken, and what a dense run would take"},

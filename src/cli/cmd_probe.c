@@ -23,7 +23,7 @@ static const arg_spec spec[] = {
     {"--gamma", ARG_REAL, "X", "decay of the loss over slots (default 4)"},
     {"--backward", ARG_FLAG, NULL, "also grad.<tensor> of the loss for every drafter tensor"},
     {"--keep-f32", ARG_FLAG, NULL, "keep the target's weights as they are in the file, in fp32"},
-    {"--device", ARG_TEXT, "cpu", "device (this build knows cpu)"},
+    {"--device", ARG_TEXT, "cpu", "device (cpu)"},
     {"--threads", ARG_INT, "N", "CPU threads (default: usable CPUs)"},
     {NULL, ARG_FLAG, NULL, NULL},
 };

@@ -17,6 +17,6 @@ typedef struct command {
 
 extern const command command_train, command_plan, command_status, command_stop, command_generate,
     command_regenerate, command_bench, command_attend, command_probe, command_mask, command_inspect,
-    command_doctor;
+    command_doctor, command_warmup, command_cache;
 
 #endif

@@ -15,9 +15,9 @@
 #include <string.h>
 
 static const command *const commands[] = {
-    &command_train,    &command_plan,       &command_status,  &command_stop,
-    &command_generate, &command_regenerate, &command_bench,   &command_probe,
-    &command_attend,   &command_mask,       &command_inspect, &command_doctor,
+    &command_train,      &command_plan,   &command_status, &command_stop,   &command_generate,
+    &command_regenerate, &command_bench,  &command_probe,  &command_attend, &command_mask,
+    &command_inspect,    &command_warmup, &command_cache,  &command_doctor,
 };
 enum { COMMANDS = sizeof commands / sizeof commands[0] };
 

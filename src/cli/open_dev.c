@@ -1,14 +1,21 @@
-/* The device of a command: see open_dev.h. This build knows the CPU alone, by the names cpu and cpu:0;
- * anything else is refused rather than run somewhere slow. Other devices enter here, for all
+/* The device of a command: see open_dev.h. Commands compute on the CPU, by the names cpu and cpu:0; a GPU that is asked for
+ * is refused, with its name, rather than replaced by something slow. Other devices enter here, for all
  * commands at once. */
 #include "cli/open_dev.h"
+#include "dev/cuda_system.h"
 #include <string.h>
 
 err open_dev(const args *a, dev **out) {
     const char *device = args_text(a, "--device", "cpu");
     int64_t threads;
     TRY(args_int(a, "--threads", 0, 0, 1024, &threads));
+    if (cuda_system_parse(device) >= 0)
+        return err_set(
+            ERR_USAGE,
+            "--device %s: this command computes on the CPU alone; leave --device out, or "
+            "say cpu",
+            device);
     if (strcmp(device, "cpu") && strcmp(device, "cpu:0"))
-        return err_set(ERR_USAGE, "device '%s' is unknown; this build knows cpu", device);
+        return err_set(ERR_USAGE, "device '%s' is unknown; it is spelled cpu or cuda:N", device);
     return dev_open_cpu(out, &(dev_config){.threads = (int)threads});
 }

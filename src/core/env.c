@@ -31,3 +31,9 @@ const char *env_preload(void) {
     const char *v = getenv("LD_PRELOAD");
     return v && *v ? v : NULL;
 }
+
+static const char *absolute(const char *path) { return path && *path == '/' ? path : NULL; }
+
+const char *env_cache_home(void) { return absolute(getenv("XDG_CACHE_HOME")); }
+
+const char *env_home(void) { return absolute(getenv("HOME")); }

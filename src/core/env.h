@@ -17,5 +17,8 @@ const char *env_help(env_key k);
 /* LD_LIBRARY_PATH, the loader's and no switch of ours: doctor tells what it hides. NULL as above. */
 const char *env_library_path(void);
 const char *env_preload(void); /* LD_PRELOAD, likewise */
+/* XDG_CACHE_HOME and HOME, the system's: where caches go when no switch says. NULL unless they are absolute paths. */
+const char *env_cache_home(void);
+const char *env_home(void);
 
 #endif

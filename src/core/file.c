@@ -119,10 +119,10 @@ err file_sync_fd(int fd, const char *path) { return file__sync(fd, path); }
 static err no_path(void) { return err_set(ERR_IO, "an empty path names no file; give one"); }
 
 /* Opens a file for reading and gives its size. Folders are refused here, where the name is known, and
- * devices, which may never end; pipes and terminals pass. */
-static err open_read(const char *path, int *fd, struct stat *st) {
+ * devices, which may never end; pipes and terminals pass. flags: O_NONBLOCK does not wait for a pipe's writer. */
+static err open_read(const char *path, int flags, int *fd, struct stat *st) {
     if (!*path) return no_path();
-    *fd = open(path, O_RDONLY | O_CLOEXEC);
+    *fd = open(path, O_RDONLY | O_CLOEXEC | flags);
     if (*fd < 0) return err_errno("%s cannot be opened", path);
     err e = ERR_OK;
     if (fstat(*fd, st) != 0)
@@ -141,7 +141,7 @@ err file_map_open(file_map *out, const char *path) {
     *out = (file_map){.fd = -1};
     struct stat st;
     int fd;
-    TRY(open_read(path, &fd, &st));
+    TRY(open_read(path, O_NONBLOCK, &fd, &st));
     if (!S_ISREG(st.st_mode)) {
         close(fd);
         return err_set(ERR_IO, "%s is not a regular file and cannot be mapped", path);
@@ -170,7 +170,7 @@ err file_read(const char *path, char **data, size_t *size) {
     *size = 0;
     struct stat st;
     int fd;
-    TRY(open_read(path, &fd, &st));
+    TRY(open_read(path, 0, &fd, &st));
     char *buf = NULL;
     size_t cap = 0, n = 0;
     err e = mem_grow(&buf, &cap, (size_t)(st.st_size > 0 ? st.st_size : 0) + 2, 1);
@@ -289,14 +289,14 @@ err file__rename(const char *from, const char *to, int fresh) {
     return err_errno("%s cannot be moved into place", to);
 }
 
-err file_commit(file_writer **pw) {
+static err commit(file_writer **pw, int fresh) {
     file_writer *w = *pw;
     err e = flush(w);
     if (!e) e = file__sync(w->fd, w->path);
     int closed = close(w->fd);
     w->fd = -1;
     if (!e && closed != 0) e = err_errno("%s cannot be written", w->path);
-    if (!e) e = file__rename(w->tmp, w->path, 0);
+    if (!e) e = file__rename(w->tmp, w->path, fresh);
     if (e)
         unlink(w->tmp);
     else
@@ -305,6 +305,9 @@ err file_commit(file_writer **pw) {
     *pw = NULL;
     return e;
 }
+
+err file_commit(file_writer **pw) { return commit(pw, 0); }
+err file_commit_new(file_writer **pw) { return commit(pw, 1); }
 
 err file_put(const char *path, const void *data, size_t n) {
     char tmp[PATH_MAX];
@@ -345,7 +348,7 @@ void file_hash_bytes(const void *data, size_t n, char out[33]) {
 err file_hash(const char *path, char out[33]) {
     struct stat st;
     int fd;
-    TRY(open_read(path, &fd, &st));
+    TRY(open_read(path, O_NONBLOCK, &fd, &st));
     XXH3_state_t *state = XXH3_createState();
     char *buf = NULL;
     err e = mem_new(BUFFER, 1, &buf);

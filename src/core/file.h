@@ -30,6 +30,8 @@ MUST_CHECK err file_write(file_writer *w, const void *data, size_t n); /* buffer
 MUST_CHECK err file_printf(file_writer *w, const char *fmt, ...) PRINTF_LIKE(2, 3);
 MUST_CHECK err
 file_commit(file_writer **w); /* sync, rename; frees w also on failure, target untouched */
+/* The same where the target must not exist: ERR_REFUSED when somebody was first. */
+MUST_CHECK err file_commit_new(file_writer **w);
 /* n bytes replace path as a whole, but are not synced and no part of failure injection: for what is written again and again
  * and means nothing after a crash of the machine. */
 MUST_CHECK err file_put(const char *path, const void *data, size_t n);
@@ -60,6 +62,8 @@ MUST_CHECK err file_free_bytes(const char *dir, uint64_t *out);
  * ERR_REFUSED with the holder's pid and host when held. */
 MUST_CHECK err file_lock(const char *path, int *fd);
 void file_unlock(int fd);
+/* Whether the file that fd locks is not at path any more: another process could lock a new one there. */
+int file_lock_is_lost(int fd, const char *path);
 /* Whether nobody holds it, or there is no such file. Takes it for a moment: only for locks whose holder cannot be seen. */
 int file_lock_is_free(const char *path);
 /* XXH3-128 as 32 hex digits + NUL. */

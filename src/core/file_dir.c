@@ -244,32 +244,51 @@ err file_free_bytes(const char *dir, uint64_t *out) {
     return ERR_OK;
 }
 
-err file_lock(const char *path, int *fd) {
-    *fd = open(path, O_RDWR | O_CREAT | O_CLOEXEC, 0666);
-    if (*fd < 0) return err_errno("lock file %s cannot be opened", path);
+int file_lock_is_lost(int fd, const char *path) {
+    struct stat st;
+    if (fstat(fd, &st) == 0 && st.st_nlink == 0) return 1;
+    return stat(path, &st) != 0 && (errno == ENOENT || errno == ENOTDIR);
+}
+
+/* A look (file_lock_is_free) holds a lock for an instant: a few tries tell it from a holder. */
+static int try_lock(int fd) {
+    for (int left = 10;; left--) {
+        if (flock(fd, LOCK_EX | LOCK_NB) == 0) return 0;
+        if (errno != EWOULDBLOCK || !left) return -1;
+        nanosleep(&(struct timespec){0, 5000000}, NULL);
+    }
+}
+
+static err sign_lock(int fd, const char *path) {
+    char host[256] = "", text[320];
+    gethostname(host, sizeof host - 1);
+    int n = snprintf(text, sizeof text, "process %ld on %s\n", (long)getpid(), host);
+    if (ftruncate(fd, 0) == 0 && pwrite(fd, text, (size_t)n, 0) == n) return ERR_OK;
+    return err_errno("lock file %s cannot be written", path);
+}
+
+static err refuse_lock(int fd, const char *path) {
     char text[320] = "";
-    if (flock(*fd, LOCK_EX | LOCK_NB) == 0) {
-        char host[256] = "";
-        gethostname(host, sizeof host - 1);
-        int n = snprintf(text, sizeof text, "process %ld on %s\n", (long)getpid(), host);
-        if (ftruncate(*fd, 0) == 0 && pwrite(*fd, text, (size_t)n, 0) == n) return ERR_OK;
-        err e = err_errno("lock file %s cannot be written", path);
+    if (errno != EWOULDBLOCK) return err_errno("%s cannot be locked", path);
+    ssize_t n = pread(fd, text, sizeof text - 1, 0);
+    text[n > 0 ? n : 0] = 0;
+    text[strcspn(text, "\n")] = 0;
+    return err_set(ERR_REFUSED, "%s is held by %s; wait for it or stop it first", path,
+                   text[0] ? text : "another process");
+}
+
+err file_lock(const char *path, int *fd) {
+    for (;;) {
+        *fd = open(path, O_RDWR | O_CREAT | O_CLOEXEC, 0666);
+        if (*fd < 0) return err_errno("lock file %s cannot be opened", path);
+        err e = try_lock(*fd) == 0 ? ERR_OK : refuse_lock(*fd, path);
+        const int lost = !e && file_lock_is_lost(*fd, path); /* removed before it was locked */
+        if (!e && !lost) e = sign_lock(*fd, path);
+        if (!e && !lost) return ERR_OK;
         file_unlock(*fd);
-        return e;
+        *fd = -1;
+        if (e) return e;
     }
-    err e;
-    if (errno == EWOULDBLOCK) {
-        ssize_t n = pread(*fd, text, sizeof text - 1, 0);
-        text[n > 0 ? n : 0] = 0;
-        text[strcspn(text, "\n")] = 0;
-        e = err_set(ERR_REFUSED, "%s is held by %s; wait for it or stop it first", path,
-                    text[0] ? text : "another process");
-    } else {
-        e = err_errno("%s cannot be locked", path);
-    }
-    close(*fd);
-    *fd = -1;
-    return e;
 }
 
 int file_lock_is_free(const char *path) {

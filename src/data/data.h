@@ -33,7 +33,8 @@ typedef struct data_config {
     /* Files that were cut or changed since the store was prepared: 0 refuses them by line, 1 prepares
      * everything anew. */
     int allow_changed;
-    int64_t shard_bytes; /* a shard of the store is at most this or one document; 0: 256 MiB */
+    const char *allow_by; /* what a refusal tells the user to say; NULL: data.allow_changed: true */
+    int64_t shard_bytes;  /* a shard of the store is at most this or one document; 0: 256 MiB */
     /* Threads that read and tokenize; 0 is 1. Documents do not depend on it. */
     int threads;
     /* Called at least once a second while files are hashed and prepared and while another process is
@@ -116,6 +117,19 @@ typedef struct data_cursor {
     int64_t rows, tokens;
     int64_t docs;
 } data_cursor;
+/* How many documents epochs walk, as far as it is told: entry i holds from epoch first[i] up to the next entry's. The
+ * oldest of more than DATA_EPOCHS changes are forgotten. */
+enum { DATA_EPOCHS = 64 };
+typedef struct data_epochs {
+    int64_t n;
+    int64_t first[DATA_EPOCHS], docs[DATA_EPOCHS]; /* first rises */
+} data_epochs;
+/* From epoch `first` on, docs documents; what was told of that epoch and later ones is replaced. */
+void data_epochs_add(data_epochs *e, int64_t first, int64_t docs);
+/* Forgets epochs from `end` on. */
+void data_epochs_cut(data_epochs *e, int64_t end);
+/* Documents of an epoch; 0: not told. */
+int64_t data_epochs_at(const data_epochs *e, int64_t epoch);
 /* What a row is, without its tokens. anchors: sum of min(candidates, limit) over its documents. */
 typedef struct data_row_size {
     int64_t epoch, n, docs, anchors;
@@ -127,6 +141,9 @@ void data_stream_close(data_stream *st);
 data_cursor data_stream_tell(const data_stream *st);
 /* ERR_RANGE for a cursor that does not fit the data set. */
 MUST_CHECK err data_stream_seek(data_stream *st, data_cursor c);
+/* Epochs that begin from here on walk as many documents as e tells, all of the set where it tells nothing. The stream keeps a
+ * copy. ERR_RANGE when an epoch's are more than the set holds. */
+MUST_CHECK err data_stream_walk(data_stream *st, const data_epochs *e);
 /* Next row; memory belongs to the stream until the next call. A row never mixes epochs: an epoch's
  * last row moves the cursor to (epoch + 1, 0), so epochs are done when tell says so. */
 MUST_CHECK err data_stream_next(data_stream *st, const data_row **out);

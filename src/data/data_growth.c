@@ -13,9 +13,6 @@
 
 enum { STEP = 4 << 20 };
 
-static const char allow[] =
-    "bring the file back, or say data.allow_changed: true to prepare everything anew";
-
 /* The first line of a file that is not as prepared, 1-based; lines + 1 when all are. */
 static err first_difference(const data__store *st, size_t file, const file_map *map,
                             int64_t *line) {
@@ -51,12 +48,12 @@ static err refuse(const data__store *st, size_t i, const data__source *src, cons
     *changed = 1;
     if (line > lines) /* every line is the same: only the end of the last is not */
         return err_set(ERR_REFUSED,
-                       "%s: line %" PRId64 " lost its line end since it was prepared in %s; %s",
-                       src->path, lines, st->dir, allow);
+                       "%s: line %" PRId64 " lost its line end since it was prepared in %s",
+                       src->path, lines, st->dir);
     return err_set(ERR_REFUSED,
                    "%s: line %" PRId64 " of %" PRId64
-                   " prepared ones is not what was prepared in %s; %s",
-                   src->path, line, lines, st->dir, allow);
+                   " prepared ones is not what was prepared in %s",
+                   src->path, line, lines, st->dir);
 }
 
 static err hash_prefix(data__source *src, const file_map *map, uint64_t bytes, data__pulse *p) {
@@ -87,9 +84,8 @@ static err check(const data__store *st, size_t i, data__source *src, const file_
     if (map->data[f->bytes] != '\n') {
         *changed = 1;
         return err_set(ERR_REFUSED,
-                       "%s: line %" PRId64
-                       " was prepared in %s without a line end and goes on now; %s",
-                       src->path, src->lines, st->dir, allow);
+                       "%s: line %" PRId64 " was prepared in %s without a line end and goes on now",
+                       src->path, src->lines, st->dir);
     }
     XXH3_128bits_update(src->hash, "\n", 1);
     src->from++;

@@ -266,8 +266,7 @@ static err compare_files(preparer *p, int *changed) {
     if (p->n_old > (size_t)p->set->n_paths) {
         *changed = 1;
         return err_set(ERR_REFUSED,
-                       "%s was prepared from %zu files and %d are named now; name %s again, or say "
-                       "data.allow_changed: true to prepare everything anew",
+                       "%s was prepared from %zu files and %d are named now: %s is missing",
                        p->store.dir, p->n_old, p->set->n_paths, p->m.files[p->set->n_paths].path);
     }
     for (size_t i = 0; i < p->n_old; i++)
@@ -295,8 +294,13 @@ static err use_store(preparer *p) {
     }
     int changed = 0;
     err e = compare_files(p, &changed);
-    if (!changed || !p->cfg->allow_changed) return e;
-    log_warn("%s; allowed, so everything is prepared anew", err_text());
+    if (!changed) return e;
+    char what[1024];
+    snprintf(what, sizeof what, "%s", err_text());
+    if (!p->cfg->allow_changed)
+        return err_set(e, "%s; bring it back, or %s to prepare everything anew", what,
+                       p->cfg->allow_by ? p->cfg->allow_by : "say data.allow_changed: true");
+    log_warn("%s; this is allowed, so everything is prepared anew", what);
     forget(p);
     return ERR_OK;
 }

@@ -37,25 +37,14 @@ static err take_lock(data__store *st, data__pulse *p) {
     }
 }
 
-err data__store_open(data__store *st, const char *dir, data__pulse *p) {
-    char path[PATH_MAX];
-    *st = (data__store){.dir = dir, .lock = -1};
-    TRY(file_make_dirs(dir));
-    TRY(take_lock(st, p));
-    TRY(file_join(path, sizeof path, dir, "manifest.json"));
-    if (file_exists(path)) TRY(data__manifest_read(&st->m, path));
-    TRY(file_sweep(dir));
-    return data__store_sweep(st);
+/* A text that is no whole manifest, and says so itself, or says only where it breaks. */
+static err read_manifest(data__store *st, const char *path) {
+    char why[1024];
+    err e = data__manifest_read(&st->m, path);
+    if (e != ERR_FORMAT || strstr(err_text(), "; remove")) return e;
+    snprintf(why, sizeof why, "%s", err_text());
+    return err_set(e, "%s; bring it back, or remove %s to prepare anew", why, st->dir);
 }
-
-void data__store_close(data__store *st) {
-    if (!st->dir) return;
-    data__manifest_free(&st->m);
-    file_unlock(st->lock);
-    st->lock = -1;
-}
-
-/* ---- sweeping ---- */
 
 /* What a name of the folder is, and its number; -1 for names that are not ours. */
 static int kind_of(const char *name, int64_t *number) {
@@ -70,6 +59,52 @@ static int kind_of(const char *name, int64_t *number) {
     }
     return -1;
 }
+
+/* Whether the folder is a store or empty: a folder of other things is not swept, whatever its files are called. Without a
+ * manifest a store holds its lock, and what a killed process left. */
+static err check_folder(const char *dir) {
+    char **list, other[256] = "";
+    int n, manifest = 0, lock = 0;
+    TRY(file_list(dir, &list, &n));
+    for (int i = 0; i < n; i++) {
+        manifest |= !strcmp(list[i], "manifest.json");
+        lock |= !strcmp(list[i], "lock");
+    }
+    for (int i = 0; i < n && !manifest; i++) {
+        int64_t number;
+        const int ours = !strcmp(list[i], "lock") || !strncmp(list[i], ".tmp-", 5) ||
+                         (lock && kind_of(list[i], &number) >= 0);
+        if (!ours) snprintf(other, sizeof other, "%.200s", list[i]);
+    }
+    file_names_free(list, n);
+    if (!other[0]) return ERR_OK;
+    return err_set(
+        ERR_REFUSED,
+        "data.store %s is no store of training rows and holds %s; choose a folder of its "
+        "own",
+        dir, other);
+}
+
+err data__store_open(data__store *st, const char *dir, data__pulse *p) {
+    char path[PATH_MAX];
+    *st = (data__store){.dir = dir, .lock = -1};
+    TRY(file_make_dirs(dir));
+    TRY(check_folder(dir));
+    TRY(take_lock(st, p));
+    TRY(file_join(path, sizeof path, dir, "manifest.json"));
+    if (file_exists(path)) TRY(read_manifest(st, path));
+    TRY(file_sweep(dir));
+    return data__store_sweep(st);
+}
+
+void data__store_close(data__store *st) {
+    if (!st->dir) return;
+    data__manifest_free(&st->m);
+    file_unlock(st->lock);
+    st->lock = -1;
+}
+
+/* ---- sweeping ---- */
 
 static int is_named(const data__manifest *m, int what, int64_t number) {
     if (what < DATA__PARTS) return m->generation > 0 && number == m->generation;
@@ -120,6 +155,11 @@ static err wrong_size(const char *path, int64_t want, size_t is, const char *dir
 
 /* Mapped, without its descriptor: a store has many shards. */
 static err map_file(const char *path, int64_t want, const char *dir, file_map *out) {
+    if (!file_exists(path))
+        return err_set(ERR_FORMAT,
+                       "%s is missing and its manifest names it; bring it back, or remove %s to "
+                       "prepare anew",
+                       path, dir);
     TRY(file_map_open(out, path));
     close(out->fd);
     out->fd = -1;

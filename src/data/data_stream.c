@@ -17,9 +17,36 @@ struct data_stream {
     int64_t *order; /* [order_docs] documents in the order of epoch order_epoch */
     int64_t order_epoch, order_docs;
     int64_t *scratch; /* [n] another epoch's order, for counting its rows */
+    data_epochs epochs;
     data_cursor at;
     data_row row;
 };
+
+/* ---- documents of epochs ---- */
+
+void data_epochs_cut(data_epochs *e, int64_t end) {
+    while (e->n && e->first[e->n - 1] >= end) e->n--;
+}
+
+void data_epochs_add(data_epochs *e, int64_t first, int64_t docs) {
+    data_epochs_cut(e, first);
+    if (e->n && e->docs[e->n - 1] == docs) return;
+    if (e->n == DATA_EPOCHS) {
+        memmove(e->first, e->first + 1, (DATA_EPOCHS - 1) * sizeof *e->first);
+        memmove(e->docs, e->docs + 1, (DATA_EPOCHS - 1) * sizeof *e->docs);
+        e->n--;
+    }
+    e->first[e->n] = first;
+    e->docs[e->n++] = docs;
+}
+
+int64_t data_epochs_at(const data_epochs *e, int64_t epoch) {
+    int64_t docs = 0;
+    for (int64_t i = 0; i < e->n && e->first[i] <= epoch; i++) docs = e->docs[i];
+    return docs;
+}
+
+/* ---- the stream ---- */
 
 static int by_size(const void *a, const void *b) {
     int64_t x = *(const int64_t *)a, y = *(const int64_t *)b;
@@ -107,6 +134,22 @@ err data_stream_seek(data_stream *st, data_cursor c) {
     return ERR_OK;
 }
 
+err data_stream_walk(data_stream *st, const data_epochs *e) {
+    for (int64_t i = 0; i < e->n; i++)
+        if (e->docs[i] < 1 || e->docs[i] > st->n)
+            return err_set(ERR_RANGE,
+                           "epoch %" PRId64 " is told to walk %" PRId64
+                           " documents, but the data set holds %" PRId64,
+                           e->first[i], e->docs[i], st->n);
+    st->epochs = *e;
+    return ERR_OK;
+}
+
+static int64_t docs_of(const data_stream *st, int64_t epoch) {
+    const int64_t told = data_epochs_at(&st->epochs, epoch);
+    return told ? told : st->n;
+}
+
 static int64_t length_at(const data_stream *st, const int64_t *order, int64_t i) {
     return data_at(st->set, order[i]).n;
 }
@@ -123,10 +166,10 @@ static void make_order(const data_stream *st, int64_t epoch, int64_t docs, int64
     rng_permutation((uint64_t)st->seed, RNG_SHUFFLE, (uint64_t)epoch, docs, order);
 }
 
-/* An epoch that begins takes all documents; its order is made when it is not the one at hand. */
+/* An epoch that begins takes the documents it is told to; its order is made when it is not the one at hand. */
 static int64_t find_row(data_stream *st) {
     data_cursor *c = &st->at;
-    if (!c->docs) c->docs = st->n;
+    if (!c->docs) c->docs = docs_of(st, c->epoch);
     if (st->order_epoch != c->epoch || st->order_docs != c->docs) {
         make_order(st, c->epoch, c->docs, st->order);
         st->order_epoch = c->epoch;
@@ -182,7 +225,7 @@ void data_stream_skip(data_stream *st, int64_t limit, data_row_size *out) {
 }
 
 int64_t data_stream_rows_per_epoch(const data_stream *st, int64_t epoch) {
-    const int64_t docs = epoch == st->at.epoch && st->at.docs ? st->at.docs : st->n;
+    const int64_t docs = epoch == st->at.epoch && st->at.docs ? st->at.docs : docs_of(st, epoch);
     int64_t rows = 0;
     make_order(st, epoch, docs, st->scratch);
     for (int64_t at = 0; at < docs; rows++) at = row_end(st, st->scratch, docs, at);

@@ -34,6 +34,8 @@ const cuda_device *cuda_system_device(const cuda_system *s, int index);
 const char *cuda_system_driver(
     const cuda_system *s); /* "13.0": the generation that the driver serves */
 kernel_cache *cuda_system_cache(cuda_system *s);
+/* The devices alone, without compiler or cache: cap at most. */
+MUST_CHECK err cuda_system_here(cuda_device *out, int cap, int *n);
 /* "cuda:3" → 3; -1 when text is not of this form. */
 int cuda_system_parse(const char *text);
 

@@ -1,4 +1,4 @@
-/* The CPU device handle: threads, instruction set, matrix library, scratch.
+/* A device handle and its CPU side: threads, instruction set, matrix library, scratch.
  *
  * Everything is decided once, when a handle is opened, and can be asked for afterwards; nothing is
  * looked up again while a computation runs. Handles share nothing, so several may live side by side.
@@ -6,6 +6,7 @@
 #include "dev/dev.h"
 #include "core/arena.h"
 #include "core/env.h"
+#include "dev/dev_cuda_private.h"
 #include "dev/dev_private.h"
 #include <stdlib.h>
 #include <string.h>
@@ -83,6 +84,7 @@ failed:
 
 void dev_close(dev *d) {
     if (!d) return;
+    dev_cuda__close(d);
     blas__close(&d->blas);
     pool_destroy(d->pool);
     for (int i = 0; d->scratch && i < d->threads; i++) free(d->scratch[i]);
@@ -90,6 +92,7 @@ void dev_close(dev *d) {
     mem_free(d);
 }
 
+dev_kind dev_get_kind(const dev *d) { return d->cuda ? DEV_CUDA : DEV_CPU; }
 pool *dev_pool(const dev *d) { return d->pool; }
 int dev_threads(const dev *d) { return d->threads; }
 dev_isa dev_get_isa(const dev *d) { return d->isa; }
@@ -99,7 +102,11 @@ const char *dev_blas_version(const dev *d) { return d->blas.version; }
 
 err dev_libraries(const dev *d, library_record_list *out) {
     memset(out, 0, sizeof *out);
-    return library_record_add(out, "CBLAS", d->blas.path, d->blas.version, d->blas.build);
+    TRY(library_record_add(out, "CBLAS", d->blas.path, d->blas.version, d->blas.build));
+    if (!d->cuda) return ERR_OK;
+    TRY(library_record_add_lib(out, &d->cuda->driver->lib));
+    return library_record_add(out, "kernel compiler", "",
+                              kernel_cache_compiler(d->cuda->sys->cache), "");
 }
 
 err dev_scratch_reserve(dev *d, size_t bytes_per_thread) {

@@ -1,7 +1,8 @@
-/* One device handle: what a computation runs on. Today the CPU: a thread pool, a matrix backend, counters.
+/* One device handle: what a computation runs on. The CPU side: a thread pool, a matrix backend, counters.
  *
  * Several handles may live in one process (cpu:0, cpu:1 … each with its share of threads). Functions of
- * flex, nn and model take a dev and run on its pool; a handle is used by one thread of control at a time. */
+ * flex, nn and model take a dev and run on its pool; a handle is used by one thread of control at a time.
+ * A CUDA device is such a handle with a second side, which dev/dev_cuda.h opens. */
 #ifndef DEV_DEV_H
 #define DEV_DEV_H
 #include "core/err.h"
@@ -13,6 +14,8 @@
 typedef struct dev dev;
 typedef enum dev_isa { DEV_ISA_PORTABLE, DEV_ISA_AVX2, DEV_ISA_AVX512, DEV_ISA_COUNT } dev_isa;
 
+typedef enum dev_kind { DEV_CPU, DEV_CUDA } dev_kind;
+
 typedef struct dev_config {
     int threads;      /* 0: PACELINE_THREADS, else usable CPUs */
     const char *blas; /* NULL: PACELINE_BLAS, else the first serial CBLAS found; "none": plain C */
@@ -20,6 +23,7 @@ typedef struct dev_config {
 
 MUST_CHECK err dev_open_cpu(dev **out, const dev_config *cfg);
 void dev_close(dev *d);
+dev_kind dev_get_kind(const dev *d);
 pool *dev_pool(const dev *d);
 int dev_threads(const dev *d);
 dev_isa dev_get_isa(const dev *d); /* widest usable here, bounded by PACELINE_ISA */

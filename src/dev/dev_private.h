@@ -32,6 +32,7 @@ struct dev {
     blas__library blas;
     unsigned char **scratch; /* [threads] */
     size_t scratch_bytes;    /* of each */
+    struct dev_cuda *cuda;   /* NULL: the CPU alone */
 };
 
 /* name: a path that must work, "none", or NULL to look for one. The pool serves the check. */

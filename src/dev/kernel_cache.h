@@ -52,8 +52,13 @@ void kernel_cache_close(kernel_cache *c); /* NULL is fine */
 /* Any thread. The image is borrowed until the handle is closed. */
 MUST_CHECK err kernel_cache_get(kernel_cache *c, const kernel_spec *spec, const char *arch,
                                 const kernel_image **out);
+/* Whether the compiler knows this target: asked before long work. */
+MUST_CHECK err kernel_cache_check_arch(const kernel_cache *c, const char *arch);
 void kernel_cache_get_stats(kernel_cache *c, kernel_cache_stats *out);
-const char *kernel_cache_folder(const kernel_cache *c);   /* "" when none is used */
+const char *kernel_cache_folder(const kernel_cache *c); /* "" when none is used */
+/* Whether what is compiled goes to the folder; and why not, when it did not from the start ("" otherwise). */
+int kernel_cache_keeps(kernel_cache *c);
+const char *kernel_cache_note(const kernel_cache *c);
 const char *kernel_cache_compiler(const kernel_cache *c); /* "NVRTC 13.0 (build …)" */
 
 #endif

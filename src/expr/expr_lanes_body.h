@@ -46,9 +46,12 @@ LANES(OR, uint8_t, uint8_t, (uint8_t)(x | y))
 #undef S
 #undef X
 
-#define CHOOSE(XS, YS)                                                                             \
+#define CHOOSE(T, XS, YS)                                                                          \
     for (int64_t i = 0; i < n; i += EXPR_LANES_STEP)                                               \
-        for (int j = 0; j < EXPR_LANES_STEP; j++) out[i + j] = c[i + j] ? XS : YS;
+        for (int j = 0; j < EXPR_LANES_STEP; j++) {                                                \
+            const T a = XS, b = YS; /* both are read, so that no branch is needed */               \
+            out[i + j] = c[i + j] ? a : b;                                                         \
+        }
 
 #define SELECT(id, T)                                                                              \
     static void select_##id(void *restrict out_, const uint8_t *c, const void *x_, const void *y_, \
@@ -60,16 +63,16 @@ LANES(OR, uint8_t, uint8_t, (uint8_t)(x | y))
             const int step = *c ? step_x : step_y;                                                 \
             for (int64_t i = 0; i < n; i++) out[i] = one[i * step];                                \
         } else if (step_x && step_y) {                                                             \
-            CHOOSE(x[i + j], y[i + j])                                                             \
+            CHOOSE(T, x[i + j], y[i + j])                                                          \
         } else if (step_x) {                                                                       \
             const T one = y[0];                                                                    \
-            CHOOSE(x[i + j], one)                                                                  \
+            CHOOSE(T, x[i + j], one)                                                               \
         } else if (step_y) {                                                                       \
             const T one = x[0];                                                                    \
-            CHOOSE(one, y[i + j])                                                                  \
+            CHOOSE(T, one, y[i + j])                                                               \
         } else {                                                                                   \
             const T one = x[0], other = y[0];                                                      \
-            CHOOSE(one, other)                                                                     \
+            CHOOSE(T, one, other)                                                                  \
         }                                                                                          \
     }
 
@@ -77,18 +80,24 @@ SELECT(BOOL, uint8_t)
 SELECT(INT, int64_t)
 SELECT(FLOAT, float)
 
-#define PRODUCT(g, d) ((g) == 0.0f ? 0.0f : (g) * (d))
+/* g times a derivative, exactly 0 where g is; a block of lanes and what is not finite in it. */
+#define PRODUCTS(D, keep)                                                                          \
+    for (int64_t i = 0; i < n; i += EXPR_LANES_STEP)                                               \
+        for (int j = 0; j < EXPR_LANES_STEP; j++) {                                                \
+            const float x = g[i + j], p = ops_pick_f(x == 0.0f, 0.0f, x * (D));                    \
+            keep;                                                                                  \
+            bad |= p - p != 0.0f;                                                                  \
+        }
 
 static int lanes_chain(float *restrict g, const float *restrict d, int step_d, float scale,
                        int64_t n) {
     int32_t bad = 0;
     const float one = *d;
-    for (int64_t i = 0; i < n; i += EXPR_LANES_STEP)
-        for (int j = 0; j < EXPR_LANES_STEP; j++) {
-            const float p = PRODUCT(g[i + j], step_d ? d[i + j] : one) * scale;
-            bad |= p - p != 0.0f;
-            g[i + j] = p;
-        }
+    if (step_d) {
+        PRODUCTS(d[i + j], g[i + j] = p * scale)
+    } else {
+        PRODUCTS(one, g[i + j] = p * scale)
+    }
     return bad != 0;
 }
 
@@ -96,20 +105,24 @@ static int lanes_gather(float *restrict sum, const float *restrict g, const floa
                         int step_d, int64_t n) {
     int32_t bad = 0;
     const float one = *d;
-    for (int64_t i = 0; i < n; i += EXPR_LANES_STEP)
-        for (int j = 0; j < EXPR_LANES_STEP; j++) {
-            const float p = PRODUCT(g[i + j], step_d ? d[i + j] : one);
-            bad |= p - p != 0.0f;
-            sum[i + j] += p;
-        }
+    if (step_d) {
+        PRODUCTS(d[i + j], sum[i + j] += p)
+    } else {
+        PRODUCTS(one, sum[i + j] += p)
+    }
     return bad != 0;
 }
 
 static int lanes_is_bad(const float *restrict x, const uint8_t *restrict visible, int64_t n) {
     int32_t bad = 0;
-    for (int64_t i = 0; i < n; i += EXPR_LANES_STEP)
-        for (int j = 0; j < EXPR_LANES_STEP; j++)
-            bad |= !(x[i + j] < INFINITY) & (!visible || visible[i + j]);
+    if (visible) {
+        for (int64_t i = 0; i < n; i += EXPR_LANES_STEP)
+            for (int j = 0; j < EXPR_LANES_STEP; j++)
+                bad |= !(x[i + j] < INFINITY) & (visible[i + j] != 0);
+    } else {
+        for (int64_t i = 0; i < n; i += EXPR_LANES_STEP)
+            for (int j = 0; j < EXPR_LANES_STEP; j++) bad |= !(x[i + j] < INFINITY);
+    }
     return bad;
 }
 

@@ -49,6 +49,11 @@ typedef struct interval_lanes {
     void (*judge)(const interval_register *condition, uint8_t *verdict, int n);
     void (*place)(interval_register *r, const int64_t *lo, const int64_t *hi, int64_t offset,
                   int n);
+    /* Elements at both ends of x's ranges of indices, which lie inside 0..extent-1; 0 when one does not. */
+    int (*read_i32)(const int32_t *data, int64_t extent, const interval_register *x,
+                    interval_register *out, int n);
+    int (*read_i64)(const int64_t *data, int64_t extent, const interval_register *x,
+                    interval_register *out, int n);
     int (*rises_i32)(const int32_t *x, int64_t n); /* never falls */
     int (*rises_i64)(const int64_t *x, int64_t n);
     void (*ends_i32)(const int32_t *x, int64_t n, int64_t *lo, int64_t *hi); /* n >= 1 */

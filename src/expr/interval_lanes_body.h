@@ -147,6 +147,20 @@ static void place(interval_register *restrict r, const int64_t *restrict lo,
 
 /* ---- arrays ---- */
 
+#define READS(name, T)                                                                             \
+    static int name(const T *restrict data, int64_t extent, const interval_register *restrict x,   \
+                    interval_register *restrict o, int n) {                                        \
+        int64_t least = 0, most = 0;                                                               \
+        EACH_LANE least = lesser(least, x->lo[i].i);                                               \
+        EACH_LANE most = larger(most, x->hi[i].i);                                                 \
+        if (least < 0 || most >= extent) return 0;                                                 \
+        EACH_LANE o->lo[i].i = data[x->lo[i].i];                                                   \
+        EACH_LANE o->hi[i].i = data[x->hi[i].i];                                                   \
+        return 1;                                                                                  \
+    }
+READS(read_i32, int32_t)
+READS(read_i64, int64_t)
+
 enum { SCAN = 64 };
 
 #define RISES(name, T)                                                                             \
@@ -200,5 +214,6 @@ static int ends_f32(const float *x, int64_t n, float *lo, float *hi) {
     return nan;
 }
 
-const interval_lanes INTERVAL_LANES_TABLE = {step,     judge,    place,   rises_i32, rises_i64,
-                                             ends_i32, ends_i64, ends_u8, ends_f32};
+const interval_lanes INTERVAL_LANES_TABLE = {step,     judge,     place,     read_i32,
+                                             read_i64, rises_i32, rises_i64, ends_i32,
+                                             ends_i64, ends_u8,   ends_f32};

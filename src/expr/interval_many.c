@@ -40,27 +40,18 @@ static void put_range(interval_register *r, int lane, interval_range x) {
     r->nan[lane] = x.nan;
 }
 
+static int rounded(int n) { return (n + INTERVAL_STEP - 1) / INTERVAL_STEP * INTERVAL_STEP; }
+
 /* One index into an array that never falls: the ends of the slice. 0: something leaves, or another kind. */
 static int load_sorted(const interval_many *m, const interval_step *s, int n) {
     const ir_node *node = s->node;
     const expr_value *v = &m->t->values[node->slot];
     const interval_register *x = &m->reg[m->at[node->arg[0]]];
     interval_register *o = &m->reg[s->out];
-    int leaves = 0;
+    const int wide = rounded(n);
     if (node->n_args != 1 || node->type != EXPR_INT || !m->t->array[node->slot].sorted) return 0;
-    for (int i = 0; i < n; i++) leaves |= x->lo[i].i < 0 || x->hi[i].i >= v->dim[0];
-    if (leaves) return 0;
-    if (v->type == DT_I32) {
-        const int32_t *data = v->data;
-        for (int i = 0; i < n; i++) o->lo[i].i = data[x->lo[i].i];
-        for (int i = 0; i < n; i++) o->hi[i].i = data[x->hi[i].i];
-        return 1;
-    }
-    if (v->type != DT_I64) return 0;
-    const int64_t *data = v->data;
-    for (int i = 0; i < n; i++) o->lo[i].i = data[x->lo[i].i];
-    for (int i = 0; i < n; i++) o->hi[i].i = data[x->hi[i].i];
-    return 1;
+    if (v->type == DT_I32) return m->t->lanes->read_i32(v->data, v->dim[0], x, o, wide);
+    return v->type == DT_I64 && m->t->lanes->read_i64(v->data, v->dim[0], x, o, wide);
 }
 
 static void load_lanes(interval_many *m, const interval_step *s, int n) {
@@ -114,7 +105,7 @@ static void run_step(interval_many *m, const interval_step *s, int n) {
                       interval__rules[s->op]((ir_op)s->op, range_at(&m->reg[s->x], i),
                                              range_at(&m->reg[s->y], i)));
     } else {
-        m->t->lanes->step(s, m->reg, (n + INTERVAL_STEP - 1) / INTERVAL_STEP * INTERVAL_STEP);
+        m->t->lanes->step(s, m->reg, rounded(n));
     }
 }
 
@@ -350,7 +341,7 @@ static uint64_t reached(interval_many *m, int n) {
 
 void interval_many_classify(interval_many *m, int64_t b, int64_t h, int n, interval_spans *s,
                             uint8_t *verdict) {
-    const int wide = (n + INTERVAL_STEP - 1) / INTERVAL_STEP * INTERVAL_STEP;
+    const int wide = rounded(n);
     const interval_lanes *f = m->t->lanes;
     for (int i = n; i < wide; i++) { /* inside the domain too */
         s->q0[i] = s->q0[n - 1], s->q1[i] = s->q1[n - 1];

@@ -230,7 +230,7 @@ err ir__finish_all(const ir_build *b, int *root, int n_roots, arena *a, ir_prog 
     for (int i = 0; i < n_roots; i++)
         if (root[i] >= 0) root[i] = place[root[i]];
     *out = (ir_prog){node, count};
-    return ERR_OK;
+    return ir__verify(out, NULL, 0);
 }
 
 err ir__finish(const ir_build *b, int root, arena *a, ir_prog *out) {
@@ -301,8 +301,9 @@ static int is_well_made(const ir_prog *p, int i, const expr_decl *decls, int n_d
     for (int j = 0; n->n_args && j < EXPR_MAX_NDIM; j++)
         if (n->arg[j] < 0 || n->arg[j] >= i) return 0;
     if (!arguments_fit(p, n)) return 0;
-    if (captured && !(n->slot >= 0 && n->slot < n_decls && decls[n->slot].ndim == n->n_args &&
-                      decls[n->slot].type == (expr_type)n->type))
+    if (captured && decls &&
+        !(n->slot >= 0 && n->slot < n_decls && decls[n->slot].ndim == n->n_args &&
+          decls[n->slot].type == (expr_type)n->type))
         return 0;
     if (n->op == IR_VAR && (n->slot < 0 || n->slot >= IR_VAR_COUNT)) return 0;
     if (n->op >= IR_NEG_I &&

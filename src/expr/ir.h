@@ -2,8 +2,8 @@
  *
  * Nodes lie in one array, arguments before users; equal nodes exist once (hash-consed), so common
  * subexpressions are shared. Constants are folded and identities applied while nodes are made (ir_algebra.c).
- * A program is immutable once ir__finish has copied it into its arena; every pass that makes one ends with
- * ir__verify. Size is bounded, hence the depth of every recursion over it too. Nothing here knows text or
+ * A program is immutable once ir__finish has copied it into its arena and verified it, as every pass
+ * ends. Size is bounded, hence the depth of every recursion over it too. Nothing here knows text or
  * values of captures. */
 #ifndef EXPR_IR_H
 #define EXPR_IR_H
@@ -108,7 +108,8 @@ int ir__copy_node(ir_build *b, const ir_node *n, const int16_t *at);
 /* A copy with captured scalars replaced by env's values, folded again. */
 MUST_CHECK err ir__bind(const ir_prog *p, const expr_decl *decls, const expr_env *env, arena *a,
                         ir_prog *out);
-/* ERR_INTERNAL when an invariant of the graph is broken. */
+/* ERR_INTERNAL when an invariant of the graph is broken: order, types, arities, facts. decls NULL: captures are not looked at;
+ * so every program that ir__finish makes is checked, whichever pass made it. */
 MUST_CHECK err ir__verify(const ir_prog *p, const expr_decl *decls, int n_decls);
 /* The definition of an element-wise operation. */
 ir_val ir__apply(ir_op op, ir_val x, ir_val y);

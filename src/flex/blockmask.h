@@ -31,7 +31,7 @@ typedef struct block_mask {
     size_t bytes, peak_bytes;     /* of the mask; of building it */
     double build_ms;              /* tables and both directions */
     int no_empty_row;             /* every query row sees at least one key: proven or counted */
-    interval_proofs proofs; /* over all cells: loads, 32-bit arithmetic, dependence on b and h */
+    interval_proofs proofs; /* over all cells; names of arrays in it belong to the expression */
     int may_leave; /* some load is not proven inside its array in a visible or evaluated cell */
 } block_mask;
 

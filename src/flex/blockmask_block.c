@@ -36,7 +36,7 @@ static void classify(block *x, uint8_t *verdict) {
     interval_many_classify(x->w->many, x->w->b, x->w->h, x->waiting, &x->spans, verdict);
 }
 
-static void settle(block *x) {
+static void settle(block *x, part *list) {
     static const uint8_t kinds[] = {[INTERVAL_NONE] = GONE,
                                     [INTERVAL_ALL] = FULL,
                                     [INTERVAL_MIXED] = OPEN,
@@ -44,42 +44,43 @@ static void settle(block *x) {
     uint8_t verdict[INTERVAL_MANY];
     if (!x->waiting) return;
     classify(x, verdict);
-    for (int i = 0; i < x->waiting; i++) x->list[x->at[i]].kind = kinds[verdict[i]];
+    for (int i = 0; i < x->waiting; i++) list[x->at[i]].kind = kinds[verdict[i]];
     x->waiting = 0;
 }
 
-/* Verdicts for all open boxes. */
-static void judge(block *x) {
+/* The quarters of an open part, each put down to be judged where `judge` says so. */
+static int quarter(block *x, part p, part *to, int n, int judge) {
+    const block_mask *m = x->w->out;
     const block_mask_args *a = &x->w->args;
-    for (int i = 0; i < x->n; i++) {
-        const part *p = &x->list[i];
-        if (!is_open(p)) continue;
-        int64_t q0 = (x->q + p->q) * a->tile_q, k0 = (x->k + p->k) * a->tile_kv;
-        put(x, i, q0, least(q0 + ((int64_t)a->tile_q << p->level), a->q_len) - 1, k0,
-            least(k0 + ((int64_t)a->tile_kv << p->level), a->kv_len) - 1);
-        if (x->waiting == INTERVAL_MANY) settle(x);
+    const int level = p.level - 1, half = 1 << level;
+    for (int c = 0; c < 4; c++) {
+        part child = {(uint8_t)(p.q + (c & 2 ? half : 0)), (uint8_t)(p.k + (c & 1 ? half : 0)),
+                      (uint8_t)level, OPEN};
+        int64_t q = x->q + child.q, k = x->k + child.k;
+        if (q >= m->q_tiles || k >= m->kv_tiles) continue;
+        to[n] = child;
+        if (judge) {
+            int64_t q0 = q * a->tile_q, k0 = k * a->tile_kv;
+            put(x, n, q0, least(q0 + ((int64_t)a->tile_q << level), a->q_len) - 1, k0,
+                least(k0 + ((int64_t)a->tile_kv << level), a->kv_len) - 1);
+            if (x->waiting == INTERVAL_MANY) settle(x, to);
+        }
+        n++;
     }
-    settle(x);
+    return n;
 }
 
-/* The next list: what is decided, and quarters of what is not. */
-static void split(block *x, part *to) {
-    const block_mask *m = x->w->out;
+/* The next list: what is decided, and quarters of what is not, with their verdicts. */
+static void split(block *x, part *to, int judge) {
     int n = 0;
     for (int i = 0; i < x->n; i++) {
-        part p = x->list[i];
-        if (p.kind == GONE) continue;
-        if (!is_open(&p)) {
+        const part p = x->list[i];
+        if (is_open(&p))
+            n = quarter(x, p, to, n, judge);
+        else if (p.kind != GONE)
             to[n++] = p;
-            continue;
-        }
-        int half = 1 << --p.level;
-        for (int c = 0; c < 4; c++) {
-            part child = {(uint8_t)(p.q + (c & 2 ? half : 0)), (uint8_t)(p.k + (c & 1 ? half : 0)),
-                          p.level, OPEN};
-            if (x->q + child.q < m->q_tiles && x->k + child.k < m->kv_tiles) to[n++] = child;
-        }
     }
+    settle(x, to);
     x->list = to;
     x->n = n;
 }
@@ -154,9 +155,8 @@ err blockmask__visit_block(blockmask__builder *w, int64_t q, int64_t k, int leve
     int turn = 1;
     x.list[0] = (part){0, 0, (uint8_t)level, OPEN};
     for (; level > 0; level--, turn ^= 1) {
-        split(&x, w->part[turn]);
-        if (x.n > 4 || level == 1)
-            judge(&x); /* four are too few to ask for: sixteen cost the same */
+        /* four are too few to ask for: sixteen cost the same */
+        split(&x, w->part[turn], x.n > 1 || level == 1);
     }
     look(&x, &first_look);
     look(&x, &second_look);

@@ -66,53 +66,160 @@ static void through_score(const flex__task *t, const fwd_scratch *s, flex__score
     }
 }
 
-/* One key tile: scores, softmax, and the product with values. */
-static void forward_tile(fwd_run *x, const flex__task *t, const fwd_scratch *s, flex__scores *f,
-                         int64_t tile, int full) {
-    const flex_plan *p = x->p;
-    const flex_problem *q = &p->p;
-    const tileops *ops = p->ops;
-    int64_t k0 = tile * q->tile_kv, nk = flex__min(q->tile_kv, q->kv_len - k0),
-            cols = t->heads * t->pad;
-    const float *k = flex__rows(ops, &x->io->k, t->b, t->kv_head, k0, nk, q->dim, s->k, 0);
-    float *v = (float *)flex__rows(ops, &x->io->v, t->b, t->kv_head, k0, nk, q->v_dim, s->v, !full);
-    flex__times_panels(ops, k, nk, q->dim, s->panels, cols, s->s, cols);
-    if (!full) flex__mask_tile_t(p, t, k0, nk, s->mask, s->mask_t, s->expr, &x->left);
-    if (p->grad) through_score(t, s, f, k0, nk, full ? NULL : s->mask_t);
-    tile_scores sc = {.s = s->s,
-                      .ld = cols,
-                      .rows = nk,
-                      .cols = cols,
-                      .scale = p->grad ? 1.0f : q->scale,
-                      .m = s->m,
-                      .l = s->l,
-                      .corr = s->corr};
-    if (full) {
-        ops->softmax_cols(&sc);
-    } else {
-        sc.cols = t->pad;
-        sc.mask = s->mask_t;
-        sc.ldm = t->pad;
-        for (int64_t g = 0; g < t->heads; g++) {
-            ops->softmax_cols(&sc);
-            sc.s += t->pad, sc.m += t->pad, sc.l += t->pad, sc.corr += t->pad;
-        }
-    }
+/* Columns of a partial tile are done in strips of one head, each with the keys that any of its queries sees: what a mask hides at
+ * the edge of a window costs nothing. Leaving hidden keys out changes no bit: their terms are exactly 0. */
+enum { STRIP = 32 };
+typedef struct strip {
+    int64_t x, width; /* columns x .. x+width of S^T */
+    int64_t g, i;     /* head in the task, first query row */
+    int64_t lo, hi;   /* keys of the tile */
+} strip;
+
+/* Whether any of width (16 or 32) mask bytes is set. */
+static inline int any_set(const uint8_t *m, int64_t width) {
+    uint64_t w[4] = {0};
+    memcpy(w, m, (size_t)width);
+    return (w[0] | w[1] | w[2] | w[3]) != 0;
+}
+
+/* The strip that begins at column x. mask: [nk, pad], NULL: all of the tile. */
+static strip strip_at(const flex__task *t, int64_t x, int64_t nk, const uint8_t *mask) {
+    strip s = {.x = x, .g = x / t->pad, .i = x % t->pad, .hi = nk};
+    s.width = flex__min(STRIP - x % STRIP, t->pad - s.i);
+    if (!mask) return s;
+    while (s.lo < nk && !any_set(mask + s.lo * t->pad + s.i, s.width)) s.lo++;
+    while (s.hi > s.lo && !any_set(mask + (s.hi - 1) * t->pad + s.i, s.width)) s.hi--;
+    return s;
+}
+
+static void scores_of_strip(const flex_plan *p, const fwd_scratch *s, const float *k, int64_t cols,
+                            const strip *c) {
+    const int64_t panel = c->x / TILE_PANEL * TILE_PANEL;
+    const tile_mm g = {.m = c->hi - c->lo,
+                       .n = c->width,
+                       .k = p->p.dim,
+                       .a = k + c->lo * p->p.dim,
+                       .sam = p->p.dim,
+                       .sak = 1,
+                       .b = s->panels + panel * p->p.dim + (c->x - panel),
+                       .ldb = flex__min(TILE_PANEL, cols - panel),
+                       .c = s->s + c->lo * cols + c->x,
+                       .ldc = cols};
+    p->ops->gemm(&g);
+}
+
+static void values_of_strip(const flex_plan *p, const flex__task *t, const fwd_scratch *s,
+                            const float *v, int64_t cols, const strip *c) {
+    const int64_t dim = p->p.v_dim;
+    const tile_mm g = {.m = flex__min(c->width, t->n - c->i),
+                       .n = dim,
+                       .k = c->hi - c->lo,
+                       .a = s->s + c->lo * cols + c->x,
+                       .sam = 1,
+                       .sak = cols,
+                       .b = v + c->lo * dim,
+                       .ldb = dim,
+                       .c = s->o + (c->g * t->n + c->i) * dim,
+                       .ldc = dim,
+                       .add = 1};
+    if (g.m > 0 && g.k > 0) p->ops->gemm(&g);
+}
+
+static void scale_output(const flex_plan *p, const flex__task *t, const fwd_scratch *s) {
+    const int64_t dim = p->p.v_dim;
     for (int64_t g = 0; g < t->heads; g++)
-        ops->scale_rows(s->o + g * t->n * q->v_dim, q->v_dim, t->n, q->v_dim, s->corr + g * t->pad);
+        p->ops->scale_rows(s->o + g * t->n * dim, dim, t->n, dim, s->corr + g * t->pad);
+}
+
+/* A key tile that is visible in part. Through a score expression every cell of the tile has its raw product. */
+static void partial_tile(fwd_run *x, const flex__task *t, const fwd_scratch *s, flex__scores *f,
+                         const float *k, float *v, int64_t k0, int64_t nk) {
+    const flex_plan *p = x->p;
+    const int64_t cols = t->heads * t->pad;
+    flex__mask_tile_t(p, t, k0, nk, s->mask, s->mask_t, s->expr, &x->left);
+    if (p->grad) {
+        flex__times_panels(p->ops, k, nk, p->p.dim, s->panels, cols, s->s, cols);
+        through_score(t, s, f, k0, nk, s->mask_t);
+    }
+    strip c;
+    for (int64_t at = 0; at < cols; at += c.width) {
+        c = strip_at(t, at, nk, s->mask_t);
+        if (!p->grad && c.lo < c.hi) scores_of_strip(p, s, k, cols, &c);
+        const tile_scores sc = {.s = s->s + c.lo * cols + at,
+                                .ld = cols,
+                                .rows = c.hi - c.lo,
+                                .cols = c.width,
+                                .mask = s->mask_t + c.lo * t->pad + c.i,
+                                .ldm = t->pad,
+                                .scale = p->grad ? 1.0f : p->p.scale,
+                                .m = s->m + at,
+                                .l = s->l + at,
+                                .corr = s->corr + at};
+        p->ops->softmax_cols(&sc);
+    }
+    scale_output(p, t, s);
     const flex__masked_mm mm = {.heads = t->heads,
                                 .m = t->n,
-                                .n = q->v_dim,
+                                .n = p->p.v_dim,
                                 .k = nk,
                                 .a = s->s,
                                 .sak = cols,
                                 .a_head = t->pad,
                                 .b = v,
                                 .c = s->o,
-                                .c_head = t->n * q->v_dim,
-                                .mask = full ? NULL : s->mask_t,
+                                .c_head = t->n * p->p.v_dim,
+                                .mask = s->mask_t,
                                 .sk = t->pad};
-    flex__mm_masked(ops, &mm);
+    flex__take_out(p->ops, &mm);
+    for (int64_t at = 0; at < cols; at += c.width) {
+        c = strip_at(t, at, nk, s->mask_t);
+        values_of_strip(p, t, s, v, cols, &c);
+    }
+}
+
+static void full_tile(const flex_plan *p, const flex__task *t, const fwd_scratch *s,
+                      flex__scores *f, const float *k, const float *v, int64_t k0, int64_t nk) {
+    const int64_t cols = t->heads * t->pad, dim = p->p.v_dim;
+    flex__times_panels(p->ops, k, nk, p->p.dim, s->panels, cols, s->s, cols);
+    if (p->grad) through_score(t, s, f, k0, nk, NULL);
+    const tile_scores sc = {.s = s->s,
+                            .ld = cols,
+                            .rows = nk,
+                            .cols = cols,
+                            .scale = p->grad ? 1.0f : p->p.scale,
+                            .m = s->m,
+                            .l = s->l,
+                            .corr = s->corr};
+    p->ops->softmax_cols(&sc);
+    scale_output(p, t, s);
+    for (int64_t g = 0; g < t->heads; g++) {
+        const tile_mm mm = {.m = t->n,
+                            .n = dim,
+                            .k = nk,
+                            .a = s->s + g * t->pad,
+                            .sam = 1,
+                            .sak = cols,
+                            .b = v,
+                            .ldb = dim,
+                            .c = s->o + g * t->n * dim,
+                            .ldc = dim,
+                            .add = 1};
+        p->ops->gemm(&mm);
+    }
+}
+
+/* One key tile: scores, softmax, and the product with values. */
+static void forward_tile(fwd_run *x, const flex__task *t, const fwd_scratch *s, flex__scores *f,
+                         int64_t tile, int full) {
+    const flex_plan *p = x->p;
+    const flex_problem *q = &p->p;
+    const int64_t k0 = tile * q->tile_kv, nk = flex__min(q->tile_kv, q->kv_len - k0);
+    const float *k = flex__rows(p->ops, &x->io->k, t->b, t->kv_head, k0, nk, q->dim, s->k, 0);
+    const float *v = flex__rows(p->ops, &x->io->v, t->b, t->kv_head, k0, nk, q->v_dim, s->v, !full);
+    if (full)
+        full_tile(p, t, s, f, k, v, k0, nk);
+    else
+        partial_tile(x, t, s, f, k, s->v, k0, nk); /* v is the copy: rows may be taken out of it */
 }
 
 /* The sink joins the denominator: *l of the row's sum stays relative to its maximum *m, which may rise to the sink. The

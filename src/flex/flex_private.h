@@ -164,5 +164,7 @@ typedef struct flex__masked_mm {
     int64_t sk;
 } flex__masked_mm;
 void flex__mm_masked(const tileops *ops, const flex__masked_mm *g);
+/* Its first half: what must be done before any product with B. */
+void flex__take_out(const tileops *ops, const flex__masked_mm *g);
 
 #endif

@@ -74,6 +74,28 @@ static void find_fault(flex__scores *f, const flex__score_tile *t, int64_t i, in
     }
 }
 
+/* Which lane's contribution to a captured value it was: the first one whose slope is not finite. */
+static void find_steep_site(flex__scores *f, const flex__score_tile *t, int64_t i) {
+    enum { MOST = 256 };
+    double site[MOST];
+    int n = expr_grad_sites(f->p->grad);
+    int64_t cell[4];
+    for (int64_t lane = 0; n <= MOST && lane < t->at.lanes; lane++) {
+        float logit = expr_score_logit(f->x, lane);
+        if (t->mask && !t->mask[i * t->ldm + lane]) continue;
+        cell_of(f, t, i, lane, cell);
+        (void)expr_grad_eval(f->p->grad, f->p->p.score_env, cell[0], cell[1], cell[2], cell[3],
+                             (double)logit, NULL, site, NULL, NULL);
+        for (int k = 0; k < n; k++) {
+            if (isfinite((float)site[k])) continue;
+            flex__report(f->steep, cell, NAN, logit);
+            return;
+        }
+    }
+    cell_of(f, t, i, 0, cell); /* a product that overflows: the row is as near as it gets */
+    flex__report(f->steep, cell, NAN, expr_score_logit(f->x, 0));
+}
+
 static void find_steep(flex__scores *f, const flex__score_tile *t, int64_t i, const float *g) {
     for (int64_t lane = 0; lane < t->at.lanes; lane++) {
         int64_t cell[4];
@@ -83,10 +105,7 @@ static void find_steep(flex__scores *f, const flex__score_tile *t, int64_t i, co
         flex__report(f->steep, cell, g[lane], expr_score_logit(f->x, lane));
         return;
     }
-    /* a captured value's gradient: the row is as near as it gets */
-    int64_t cell[4];
-    cell_of(f, t, i, 0, cell);
-    flex__report(f->steep, cell, NAN, expr_score_logit(f->x, 0));
+    find_steep_site(f, t, i);
 }
 
 static void row_forward(flex__scores *f, const flex__score_tile *t, int64_t i) {

@@ -72,13 +72,40 @@ void flex__mask_tile(const flex_plan *p, int64_t b, int64_t h, int64_t q0, int64
     if (flag) report_left(p, b, h, q0, nq, k0, nk, left);
 }
 
+/* out[j, i] = in[i, j], by blocks of 8 x 8: eight words of eight bytes are exchanged in halves, quarters and eighths. */
+static void transpose_8x8(const uint8_t *in, int64_t ld, uint8_t *out, int64_t ldo) {
+    uint64_t w[8];
+    for (int i = 0; i < 8; i++) memcpy(&w[i], in + i * ld, 8);
+    static const uint64_t low[3] = {0x00000000ffffffffu, 0x0000ffff0000ffffu, 0x00ff00ff00ff00ffu};
+    for (int step = 0, d = 4; d > 0; step++, d /= 2) {
+        for (int i = 0; i < 8; i++) {
+            if (i & d) continue;
+            const uint64_t a = w[i], b = w[i + d];
+            w[i] = (a & low[step]) | (b & low[step]) << (8 * d);
+            w[i + d] = (a >> (8 * d) & low[step]) | (b & ~low[step]);
+        }
+    }
+    for (int i = 0; i < 8; i++) memcpy(out + i * ldo, &w[i], 8);
+}
+
+static void transpose_bytes(const uint8_t *in, int64_t ld, int64_t rows, int64_t cols, uint8_t *out,
+                            int64_t ldo) {
+    int64_t i = 0;
+    for (; i + 8 <= rows; i += 8) {
+        int64_t j = 0;
+        for (; j + 8 <= cols; j += 8) transpose_8x8(in + i * ld + j, ld, out + j * ldo + i, ldo);
+        for (; j < cols; j++)
+            for (int64_t r = i; r < i + 8; r++) out[j * ldo + r] = in[r * ld + j];
+    }
+    for (; i < rows; i++)
+        for (int64_t j = 0; j < cols; j++) out[j * ldo + i] = in[i * ld + j];
+}
+
 void flex__mask_tile_t(const flex_plan *p, const flex__task *t, int64_t k0, int64_t nk,
                        uint8_t *out, uint8_t *out_t, void *scratch, flex__left *left) {
     flex__mask_tile(p, t->b, t->h0, t->start, t->n, k0, nk, out, nk, scratch, left);
     if (t->n < t->pad) memset(out_t, 0, (size_t)(nk * t->pad));
-    for (int64_t i = 0; i < t->n; i++) {
-        for (int64_t j = 0; j < nk; j++) out_t[j * t->pad + i] = out[i * nk + j];
-    }
+    transpose_bytes(out, nk, t->n, nk, out_t, t->pad);
 }
 
 void flex__pack_queries(const flex_plan *p, const flex_view *v, const flex__task *t, int64_t dim,
@@ -110,10 +137,14 @@ static void take_out(const flex__masked_mm *g, int64_t k) {
     memset(row, 0, (size_t)g->n * sizeof(float));
 }
 
-void flex__mm_masked(const tileops *ops, const flex__masked_mm *g) {
+void flex__take_out(const tileops *ops, const flex__masked_mm *g) {
     for (int64_t k = 0; g->mask && k < g->k; k++) {
         if (!ops->all_finite(g->b + k * g->n, g->n)) take_out(g, k);
     }
+}
+
+void flex__mm_masked(const tileops *ops, const flex__masked_mm *g) {
+    flex__take_out(ops, g);
     for (int64_t h = 0; h < g->heads; h++) {
         const tile_mm mm = {.m = g->m,
                             .n = g->n,

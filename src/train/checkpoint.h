@@ -15,6 +15,7 @@ typedef struct checkpoint_state {
     int64_t update, updates; /* done; of the whole run */
     int64_t adam_steps, bad_in_row, bad_total;
     data_cursor cursor;
+    data_epochs epochs; /* documents of the epochs that it began: drafters of one run share them */
     double tau, best_tau; /* of the last and the best evaluation; NaN: none yet */
     int64_t best_update;  /* -1: none */
     int finished;
@@ -45,10 +46,14 @@ typedef struct checkpoint_changes {
     int rows; /* other training data: the cursor means nothing in it */
     int held; /* other held-out data: best scores do not compare */
 } checkpoint_changes;
-/* ERR_REFUSED naming the first recipe key, or the digest, that differs and may not. now: what the run would write. allow: keys that leave
- * the drafter's shape alone, and rows, may differ; each one is logged. */
-MUST_CHECK err checkpoint_compare(const char *path, const checkpoint_state *saved,
-                                  const checkpoint_state *now, int allow, checkpoint_changes *out);
+/* ERR_REFUSED naming the target, the first recipe key, or the data, that differs and may not. now: what the run would write. allow: keys
+ * that leave the drafter's shape alone, and rows, may differ; each one is logged. The first needs no rows, so it is asked before any
+ * is prepared. */
+MUST_CHECK err checkpoint_compare_recipe(const char *path, const checkpoint_state *saved,
+                                         const checkpoint_state *now, int allow);
+MUST_CHECK err checkpoint_compare_rows(const char *path, const checkpoint_state *saved,
+                                       const checkpoint_state *now, int allow,
+                                       checkpoint_changes *out);
 /* Keeps the newest `keep` and the best; removes the others. */
 MUST_CHECK err checkpoint_prune(const char *run, int64_t keep, int64_t best_update);
 void checkpoint_path(const char *run, int64_t update, char *path, size_t n);

@@ -41,6 +41,15 @@ static void fields_of(checkpoint_state *s, field f[FIELDS]) {
 
 static json_t *real_or_null(double v) { return isnan(v) ? json_null() : json_real(v); }
 
+/* Pairs of the first epoch and its documents. */
+static json_t *epochs_json(const data_epochs *e) {
+    json_t *list = json_array();
+    for (int64_t i = 0; i < e->n; i++)
+        json_array_append_new(list,
+                              json_pack("[II]", (json_int_t)e->first[i], (json_int_t)e->docs[i]));
+    return list;
+}
+
 err checkpoint__write_state(const char *path, const checkpoint_state *s) {
     char digest[33];
     field f[FIELDS];
@@ -50,6 +59,7 @@ err checkpoint__write_state(const char *path, const checkpoint_state *s) {
     if (!o) return err_set(ERR_MEMORY, "%s: no memory for its text", path);
     json_object_set_new(o, "format", json_integer(CHECKPOINT_FORMAT));
     for (int i = 0; i < FIELDS; i++) json_object_set_new(o, f[i].key, json_integer(*f[i].value));
+    json_object_set_new(o, "epochs", epochs_json(&s->epochs));
     json_object_set_new(o, "tau", real_or_null(s->tau));
     json_object_set_new(o, "best_tau", real_or_null(s->best_tau));
     json_object_set_new(o, "finished", json_boolean(s->finished));
@@ -78,6 +88,32 @@ static err copy_text(const json_t *o, const char *path, const char *key, char *o
     return ERR_OK;
 }
 
+/* Without the list only the epoch of the cursor is known. */
+static err get_epochs(const json_t *o, const char *path, checkpoint_state *s) {
+    const json_t *list = json_object_get(o, "epochs"), *pair;
+    size_t i;
+    s->epochs.n = 0;
+    if (!list && s->cursor.docs) data_epochs_add(&s->epochs, s->cursor.epoch, s->cursor.docs);
+    if (!list) return ERR_OK;
+    if (!json_is_array(list) || json_array_size(list) > DATA_EPOCHS)
+        return err_set(ERR_FORMAT, "%s: \"epochs\" must be a list of %d pairs at most", path,
+                       DATA_EPOCHS);
+    json_array_foreach(list, i, pair) {
+        const json_t *first = json_array_get(pair, 0), *docs = json_array_get(pair, 1);
+        const int64_t before = i ? s->epochs.first[i - 1] : -1;
+        if (!json_is_integer(first) || !json_is_integer(docs) ||
+            json_integer_value(first) <= before || json_integer_value(docs) < 1)
+            return err_set(ERR_FORMAT,
+                           "%s: entry %zu of \"epochs\" is not an epoch later than the one before "
+                           "and its number of documents",
+                           path, i + 1);
+        s->epochs.first[i] = json_integer_value(first);
+        s->epochs.docs[i] = json_integer_value(docs);
+        s->epochs.n++;
+    }
+    return ERR_OK;
+}
+
 static err parse(const json_t *o, const char *path, checkpoint_state *s) {
     field f[FIELDS];
     int64_t format = 0;
@@ -88,6 +124,7 @@ static err parse(const json_t *o, const char *path, checkpoint_state *s) {
                        format);
     fields_of(s, f);
     for (int i = 0; i < FIELDS; i++) TRY(json_get_int(o, path, f[i].key, f[i].value));
+    TRY(get_epochs(o, path, s));
     TRY(get_real_or_nan(o, path, "tau", &s->tau));
     TRY(get_real_or_nan(o, path, "best_tau", &s->best_tau));
     TRY(json_get_bool(o, path, "finished", &s->finished));
@@ -201,15 +238,19 @@ static err compare_digest(const char *path, const char *what, const char *saved,
                    path, what, saved, now, changed ? "allow it with --allow-change, " : "");
 }
 
-err checkpoint_compare(const char *path, const checkpoint_state *saved, const checkpoint_state *now,
-                       int allow, checkpoint_changes *out) {
-    *out = (checkpoint_changes){0};
+err checkpoint_compare_recipe(const char *path, const checkpoint_state *saved,
+                              const checkpoint_state *now, int allow) {
     TRY(compare_digest(path, "another target", saved->target_digest, now->target_digest, 0, NULL));
+    return compare_recipes(path, saved->recipe.s, now->recipe.s, allow);
+}
+
+err checkpoint_compare_rows(const char *path, const checkpoint_state *saved,
+                            const checkpoint_state *now, int allow, checkpoint_changes *out) {
+    *out = (checkpoint_changes){0};
     TRY(compare_digest(path, "other training data", saved->data_digest, now->data_digest, allow,
                        &out->rows));
     TRY(compare_digest(path, "other validation data", saved->held_digest, now->held_digest, allow,
                        &out->held));
-    TRY(compare_recipes(path, saved->recipe.s, now->recipe.s, allow));
     if (saved->ranks != now->ranks)
         log_warn(
             "%s was computed by %lld drafter ranks and this process has %lld: what follows is right, "

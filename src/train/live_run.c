@@ -20,11 +20,12 @@ struct live_run {
     pthread_mutex_t lock;
     live_record *record;
     double last;
-    int warned, logging;
+    int warned, logging, left;
 };
 
 static void write_record(live_run *x) {
     x->last = clock_seconds();
+    if (x->left) return;
     if (live_write(x->path, x->record) == ERR_OK || x->warned) return;
     x->warned = 1;
     log_warn("the live record is not kept, so status shows less: %s", err_text());
@@ -69,9 +70,15 @@ void live_run_end(live_run *x, int at_once) {
     pthread_mutex_unlock(&x->lock);
 }
 
+void live_run_leave(live_run *x) {
+    pthread_mutex_lock(&x->lock);
+    x->left = 1;
+    pthread_mutex_unlock(&x->lock);
+}
+
 err live_run_close(live_run *x, err e) {
     if (!x) return e;
-    e = live_finish(x->path, x->record, e);
+    if (!x->left) e = live_finish(x->path, x->record, e);
     if (x->logging) {
         log_file_line(e && e != ERR_STOPPED ? LOG_ERROR : LOG_INFO, "the run ends: %s",
                       e ? err_text() : "done");

@@ -12,6 +12,8 @@ MUST_CHECK err live_run_open(live_run **out, const char *run, int64_t supervisor
 /* The record, for the calling thread alone until live_run_end. */
 live_record *live_run_begin(live_run *x);
 void live_run_end(live_run *x, int at_once);
+/* The folder is not the run's any more: from here on nothing is written there. */
+void live_run_leave(live_run *x);
 /* The run's last word (live_finish) and the end of its log file; frees x. Returns e with its text; NULL is fine. */
 err live_run_close(live_run *x, err e);
 /* The same for a run that was opened and never run; err_text() stays as it is. */

@@ -50,38 +50,41 @@ err train__open_drafter(train *t, train_drafter *d, const recipe *r, const char 
 
 /* ---- where it stands ---- */
 
+/* What is known of this process before its rows are prepared. */
 static err describe(const train *t, train_drafter *d) {
+    d->at = (checkpoint_state){.tau = NAN, .best_tau = NAN, .best_update = -1};
+    target_digest(t->t, d->at.target_digest);
+    return recipe_canonical(d->r, &d->at.recipe);
+}
+
+static void describe_rows(const train *t, train_drafter *d) {
     checkpoint_state *s = &d->at;
     dev *any = t->loader ? t->loader : t->device[0].d;
-    *s = (checkpoint_state){.tau = NAN, .best_tau = NAN, .best_update = -1};
     s->ranks = d->n_ranks;
-    target_digest(t->t, s->target_digest);
     data_digest(t->data, s->data_digest);
     s->data_docs = data_count(t->data);
     if (t->held) data_digest(t->held, s->held_digest);
     snprintf(s->blas, sizeof s->blas, "%s, %s", dev_blas_path(any), dev_isa_name(dev_get_isa(any)));
-    return recipe_canonical(d->r, &s->recipe);
 }
 
 /* A set that only grew holds the run's documents still, in front: its digest at their number is the saved one. */
-static err compare_saved(const train *t, const train_drafter *d, const checkpoint_state *saved,
-                         checkpoint_changes *changes) {
+static err compare_rows(const train *t, const train_drafter *d, checkpoint_changes *changes) {
     checkpoint_state now = d->at;
-    if (saved->data_docs >= 0 && saved->data_docs < now.data_docs)
-        TRY(data_digest_at(t->data, saved->data_docs, now.data_digest));
-    return checkpoint_compare(d->found, saved, &now, t->opt.allow_change, changes);
+    if (d->saved.data_docs >= 0 && d->saved.data_docs < now.data_docs)
+        TRY(data_digest_at(t->data, d->saved.data_docs, now.data_digest));
+    return checkpoint_compare_rows(d->found, &d->saved, &now, t->opt.allow_change, changes);
 }
 
 /* Identity is this process's own; progress is the checkpoint's. In other rows it stands at the beginning of its epoch. */
-static void take_progress(train_drafter *d, const checkpoint_state *saved,
-                          const checkpoint_changes *changes) {
+static void take_progress(train_drafter *d, const checkpoint_changes *changes) {
     const checkpoint_state own = d->at;
-    d->at = *saved;
-    if (changes->rows) d->at.cursor.next = d->at.cursor.docs = 0;
+    d->at = d->saved;
+    if (changes->rows) d->at.cursor.next = d->at.cursor.docs = d->at.epochs.n = 0;
     if (changes->held) {
         d->at.best_tau = NAN;
         d->at.best_update = -1;
     }
+    memcpy(d->at.target_digest, own.target_digest, sizeof own.target_digest);
     memcpy(d->at.held_digest, own.held_digest, sizeof own.held_digest);
     d->at.recipe = own.recipe;
     d->at.data_docs = own.data_docs;
@@ -90,26 +93,33 @@ static void take_progress(train_drafter *d, const checkpoint_state *saved,
     memcpy(d->at.blas, own.blas, sizeof own.blas);
 }
 
+/* A start that is refused here has changed nothing of the run, nor of its prepared rows. */
 err train__find_checkpoint(train *t, train_drafter *d) {
-    checkpoint_state saved;
-    checkpoint_changes changes;
     int64_t update = -1;
     TRY(describe(t, d));
     if (!t->opt.plan_only) TRY(train__sweep_folder(d->folder));
     TRY(checkpoint_find(d->folder, d->found, sizeof d->found, &update));
-    if (t->opt.fresh) {
-        TRY(train__clear_folder(d));
-        update = -1;
-    }
-    if (update < 0) {
-        d->found[0] = 0;
-        return ERR_OK;
-    }
-    TRY(checkpoint_read_state(d->found, &saved));
-    err e = compare_saved(t, d, &saved, &changes);
-    if (!e) take_progress(d, &saved, &changes);
-    str_free(&saved.recipe);
-    return e;
+    if (update < 0) d->found[0] = 0;
+    if (!d->found[0]) return ERR_OK;
+    TRY(checkpoint_read_state(d->found, &d->saved));
+    if (!t->opt.fresh)
+        return checkpoint_compare_recipe(d->found, &d->saved, &d->at, t->opt.allow_change);
+    if (d->saved.finished)
+        return err_set(ERR_REFUSED,
+                       "%s holds a finished run, which a fresh start would destroy; choose "
+                       "another run.out or remove the folder",
+                       d->folder);
+    d->found[0] = 0;
+    return ERR_OK;
+}
+
+err train__take_checkpoint(train *t, train_drafter *d) {
+    checkpoint_changes changes;
+    describe_rows(t, d);
+    if (!d->found[0]) return ERR_OK;
+    TRY(compare_rows(t, d, &changes));
+    take_progress(d, &changes);
+    return ERR_OK;
 }
 
 /* ---- memory ---- */
@@ -197,18 +207,24 @@ static void start_ranks(train *t, train_drafter *d) {
     }
 }
 
-/* Drafters that stand at different updates share one order of rows. It is not the same order any more when rows were added and one of
- * them is already in an epoch that the other has yet to begin. */
-static err check_mark(const train *t, const train_drafter *d) {
+/* Drafters that stand at different updates share one order of rows. Where that order was changed, which must have been allowed, each
+ * goes on with the rows that its number of updates leads to now. */
+static err meet_mark(const train *t, train_drafter *d) {
     const data_cursor m = *train__mark(t, d->at.update), c = d->at.cursor;
-    const int docs_differ = c.next > 0 && m.docs != c.docs;
-    if (m.epoch == c.epoch && m.next == c.next && m.rows == c.rows && !docs_differ) return ERR_OK;
-    return err_set(ERR_REFUSED,
-                   "%s stands at update %" PRId64
-                   ", in an epoch that began before rows were added, "
-                   "and another drafter of the run has not reached that epoch; let them meet "
-                   "with the old rows first, or start fresh",
-                   d->folder, d->at.update);
+    if (d->at.update > t->plan.updates) return ERR_OK; /* it has nothing to do any more */
+    const int same_docs = c.next == 0 || m.docs == c.docs;
+    if (m.epoch == c.epoch && m.next == c.next && m.rows == c.rows && same_docs) return ERR_OK;
+    if (!t->opt.allow_change)
+        return err_set(ERR_REFUSED,
+                       "%s stands at update %" PRId64
+                       ", after other rows than those to which that many updates lead from where "
+                       "another drafter of the run stands; put its folder back as it was, go on "
+                       "with the rows that come there by --allow-change, or start fresh",
+                       d->folder, d->at.update);
+    log_warn("%s goes on at update %" PRId64 " with the rows that come there in the changed order",
+             d->folder, d->at.update);
+    d->at.cursor = m;
+    return ERR_OK;
 }
 
 static err open_rows(train_drafter *d) {
@@ -223,6 +239,7 @@ static err open_rows(train_drafter *d) {
 err train__begin_drafter(train *t, train_drafter *d) {
     const checkpoint_buffers b = buffers_of(d);
     d->at.updates = d->rate.updates = t->plan.updates;
+    if (d->at.updates < d->at.update) d->at.updates = d->at.update;
     d->at.finished = d->at.finished && d->at.update == d->at.updates;
     TRY(first_weights(t, d));
     if (d->found[0]) {
@@ -232,8 +249,9 @@ err train__begin_drafter(train *t, train_drafter *d) {
             log_info("continuing %s at update %" PRId64 " of %" PRId64, d->folder, d->at.update,
                      d->at.updates);
     }
-    TRY(check_mark(t, d));
+    TRY(meet_mark(t, d));
     start_ranks(t, d);
+    if (t->opt.fresh) TRY(train__clear_folder(d));
     TRY(open_rows(d));
     d->first_update = d->at.update;
     d->unmoved = train__count_unmoved(d);
@@ -265,6 +283,8 @@ err train__save(train *t, train_drafter *d) {
     const checkpoint_buffers b = buffers_of(d);
     d->at.adam_steps = d->rank[0].opt.steps;
     d->at.cursor = *train__mark(t, d->at.update);
+    d->at.epochs = t->epoch_docs;
+    data_epochs_cut(&d->at.epochs, train__epochs_begun(d->at.cursor));
     /* Features of rows before the cursor must be there afterwards: made again in a later epoch they would have other bits. */
     if (t->store) TRY(features_sync(t->store));
     TRY(checkpoint_save(d->folder, &d->at, &b));
@@ -277,6 +297,7 @@ err train__save(train *t, train_drafter *d) {
 void train__close_drafter(train_drafter *d) {
     row_close(d->rows);
     checkpoint_state_free(&d->at);
+    checkpoint_state_free(&d->saved);
     for (int i = 0; i < d->n_ranks; i++) {
         train_rank *k = &d->rank[i];
         ring_destroy(k->in);

@@ -20,21 +20,10 @@ err train__write_text(const char *dir, const char *name, const char *text, size_
     return file_commit(&w);
 }
 
-/* Forgets an unfinished run of the folder; a finished one is not thrown away by a flag. */
+/* Forgets the run of the folder. That it is not finished was made sure of: a flag does not throw that away. */
 err train__clear_folder(const train_drafter *d) {
     static const char *const names[] = {"checkpoints", "drafter", "best", "metrics.jsonl"};
     char path[TRAIN_PATH];
-    if (d->found[0]) {
-        checkpoint_state old;
-        TRY(checkpoint_read_state(d->found, &old));
-        const int finished = old.finished;
-        checkpoint_state_free(&old);
-        if (finished)
-            return err_set(ERR_REFUSED,
-                           "%s holds a finished run, which a fresh start would destroy; choose "
-                           "another run.out or remove the folder",
-                           d->folder);
-    }
     for (size_t i = 0; i < sizeof names / sizeof *names; i++) {
         TRY(file_join(path, sizeof path, d->folder, names[i]));
         TRY(file_remove_tree(path));
@@ -67,9 +56,20 @@ err train__own_folder(train *t) {
     err e = file_lock(path, &t->lock);
     if (e) {
         t->lock = -1;
-        return err_context(e, "run folder %s is in use: ", t->run);
+        return e == ERR_REFUSED ? err_context(e, "run folder %s is in use: ", t->run) : e;
     }
-    return ERR_OK;
+    return train__sweep_folder(t->run);
+}
+
+err train__check_folder_is_held(const train *t) {
+    char path[TRAIN_PATH];
+    TRY(file_join(path, sizeof path, t->run, "lock"));
+    if (!file_lock_is_lost(t->lock, path)) return ERR_OK;
+    return err_set(
+        ERR_IO,
+        "run folder %s was removed or moved while the run used it, and another could begin "
+        "there; the run ends and writes nothing more",
+        t->run);
 }
 
 err train__sweep_folder(const char *dir) {

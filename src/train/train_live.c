@@ -114,8 +114,24 @@ static void fill_rings(const train *t, live_record *r) {
         }
 }
 
+/* Once, when the folder is found to be gone: the record is not written from then on, nor a checkpoint. */
+static void lose_folder(train *t, err e) {
+    const train_role watcher = {.name = "watchdog"};
+    pthread_mutex_lock(&t->guard);
+    t->lost = 1;
+    pthread_mutex_unlock(&t->guard);
+    live_run_leave(t->live);
+    train__fail(t, NULL, &watcher, e);
+}
+
 static void on_tick(void *ctx) {
     train *t = ctx;
+    if (t->lost) return; /* set by this thread alone */
+    err gone = train__check_folder_is_held(t);
+    if (gone) {
+        lose_folder(t, gone);
+        return;
+    }
     const int stopping = heart_ending(t->heart) || (t->stop && *t->stop);
     live_record *r = live_run_begin(t->live);
     live_set_roles(r, t->heart);

@@ -100,26 +100,43 @@ static err store_of(const train *t, char *path, size_t n, const char **store) {
     *store = path;
     if (recipe_is_auto(t->r, RECIPE_data_store))
         TRY(file_join(path, n, t->run, "tokens"));
-    else
-        TRY(file_join(path, n, recipe_text(t->r, RECIPE_data_store), "."));
+    else {
+        const char *dir = recipe_text(t->r, RECIPE_data_store);
+        if (snprintf(path, n, "%s", dir) >= (int)n)
+            return err_set(ERR_RANGE, "%s: data.store is too long a path",
+                           recipe_where(t->r, RECIPE_data_store));
+    }
     if (t->opt.plan_only && !file_is_dir(path)) *store = NULL;
     return ERR_OK;
 }
 
+static int goes_on(const train *t) {
+    int yes = 0;
+    for (int i = 0; i < t->n_drafters; i++) yes |= t->drafter[i].found[0] != 0;
+    return yes;
+}
+
+/* Changed rows are prepared anew, over the old ones, only when the run would then take them. */
 static err open_data(train *t) {
     const recipe *r = t->r;
     const char *const *paths = NULL, *store = NULL;
     char path[TRAIN_PATH];
     TRY(store_of(t, path, sizeof path, &store));
+    const int own = recipe_is_auto(r, RECIPE_data_store), allow = t->opt.allow_change;
+    const int said = recipe_bool(r, RECIPE_data_allow_changed);
     data_config cfg = {.tok = t->tok,
                        .chat = t->chat,
                        .max_length = recipe_int(r, RECIPE_data_max_length),
                        .lenient = recipe_bool(r, RECIPE_data_lenient),
                        .store = store,
-                       .allow_changed = recipe_bool(r, RECIPE_data_allow_changed) ||
-                                        (t->opt.fresh && recipe_is_auto(r, RECIPE_data_store)),
+                       .allow_changed = said || (own && (t->opt.fresh || allow)),
                        .threads = dev_threads(t->loader),
                        .stop = t->opt.stop};
+    if (goes_on(t) && !allow) {
+        cfg.allow_changed = 0;
+        cfg.allow_by = own ? "continue with --allow-change"
+                           : "continue with --allow-change and data.allow_changed: true";
+    }
     const int n = recipe_list(r, RECIPE_data_path, &paths);
     TRY(data_open(&t->data, paths, n, &cfg));
     if (data_count(t->data) < 1)
@@ -142,15 +159,27 @@ static void set_numbers(train *t) {
     t->epochs = recipe_int(r, RECIPE_run_max_updates) ? 0 : recipe_int(r, RECIPE_run_epochs);
 }
 
-/* Where each drafter stands; the run begins where the one that is least far does. */
+static err find_checkpoints(train *t) {
+    for (int i = 0; i < t->n_drafters; i++) TRY(train__find_checkpoint(t, &t->drafter[i]));
+    return ERR_OK;
+}
+
+/* Where each drafter stands; the run begins where the one that is least far does. Epochs that any drafter began keep their
+ * documents for all of them, whatever was added since. */
 static err find_beginning(train *t) {
+    int64_t begun = 0;
     for (int i = 0; i < t->n_drafters; i++) {
         train_drafter *d = &t->drafter[i];
-        TRY(train__find_checkpoint(t, d));
+        TRY(train__take_checkpoint(t, d));
+        if (train__epochs_begun(d->at.cursor) > begun) {
+            begun = train__epochs_begun(d->at.cursor);
+            t->epoch_docs = d->at.epochs;
+        }
         if (i && d->at.update >= t->from_update) continue;
         t->from_update = d->at.update;
         t->from = d->at.cursor;
     }
+    data_epochs_add(&t->epoch_docs, begun, data_count(t->data));
     return ERR_OK;
 }
 
@@ -177,6 +206,7 @@ static err take_memory_and_begin(train *t) {
         TRY(train__begin_drafter(t, &t->drafter[i]));
     }
     TRY(data_stream_open(&t->stream, t->data, t->seed, t->tokens_per_row));
+    TRY(data_stream_walk(t->stream, &t->epoch_docs));
     TRY(data_stream_seek(t->stream, t->from));
     TRY(open_store(t));
     TRY(feed_open(&t->feed, t->stream, train__mark(t, t->plan.updates)->rows, t->store != NULL));
@@ -204,6 +234,7 @@ static err open_run(train *t) {
         TRY(train__own_folder(t));
         TRY(live_run_open(&t->live, t->run, t->opt.supervisor));
     }
+    TRY(find_checkpoints(t));
     train__tell(t, "preparing", "rows");
     TRY(open_data(t));
     train__tell(t, "preparing", "placement, plan and memory");

@@ -88,7 +88,9 @@ struct train_drafter {
     schedule rate;
     int64_t anchor_limit, max_row_anchors;
     double epoch_flops;
-    char found[TRAIN_PATH]; /* newest checkpoint; "" when there is none */
+    char
+        found[TRAIN_PATH]; /* newest checkpoint; "" when there is none, or it is not gone on with */
+    checkpoint_state saved; /* its state */
     int n_ranks;
     train_rank *rank;
     group *group;
@@ -138,16 +140,18 @@ struct train {
     train_target *target;
     int n_drafters;
     train_drafter *drafter;
-    data_cursor from;    /* where this process begins: of the drafter that is least far */
-    int64_t from_update; /* updates done there */
-    data_cursor *mark;   /* [updates - from_update + 1] the cursor after each update */
+    data_cursor from;       /* where this process begins: of the drafter that is least far */
+    int64_t from_update;    /* updates done there */
+    data_epochs epoch_docs; /* documents that epochs walk: those begun by any drafter, then all */
+    data_cursor *mark;      /* [updates - from_update + 1] the cursor after each update */
     size_t mark_cap;
     int lock;       /* -1: not held */
     live_run *live; /* NULL while the folder is not owned */
 
     heart *heart;
-    pthread_mutex_t guard; /* of shown, failed, stopped, ended, running, forwards */
+    pthread_mutex_t guard; /* of shown, failed, stopped, ended, lost, running, forwards */
     pthread_cond_t changed;
+    int lost;         /* the run folder is not this run's any more: nothing is written there */
     int running;      /* role threads that have not ended */
     int64_t forwards; /* rows that went through the target */
     int abandoned;
@@ -173,7 +177,8 @@ void train__close_devices(train *t);
 MUST_CHECK err train__measure_split(train *t, int threads, int *target_threads);
 /* train_drafter.c: a drafter's shape and numbers; where it stands; its memory; its beginning and its saves. */
 MUST_CHECK err train__open_drafter(train *t, train_drafter *d, const recipe *r, const char *name);
-MUST_CHECK err train__find_checkpoint(train *t, train_drafter *d);
+MUST_CHECK err train__find_checkpoint(train *t, train_drafter *d); /* before rows are prepared */
+MUST_CHECK err train__take_checkpoint(train *t, train_drafter *d); /* when they are */
 MUST_CHECK err train__drafter_memory(train *t, train_drafter *d);
 MUST_CHECK err train__begin_drafter(train *t, train_drafter *d);
 MUST_CHECK err train__save(train *t, train_drafter *d);
@@ -182,6 +187,7 @@ void train__close_drafter(train_drafter *d);
 /* train_folder.c */
 MUST_CHECK err train__own_folder(train *t);
 MUST_CHECK err train__sweep_folder(const char *dir);
+MUST_CHECK err train__check_folder_is_held(const train *t); /* ERR_IO: it is another's or gone */
 MUST_CHECK err train__clear_folder(const train_drafter *d);
 MUST_CHECK err train__write_text(const char *dir, const char *name, const char *text, size_t n);
 /* train_plan.c: the plan, and rows counted on paper. */
@@ -256,10 +262,14 @@ void train__count_memory(train *t, train_role *role, arena *const *a, int n);
 void train__fail(train *t, train_drafter *d, const train_role *role, err e);
 int train__is_over(train *t, train_drafter *d); /* it takes no more rows */
 
-/* The cursor after `update` updates. */
+/* The cursor after `update` updates; after the run's last for those beyond it, where a drafter may stand when its run was made
+ * shorter. */
 static inline const data_cursor *train__mark(const train *t, int64_t update) {
-    return &t->mark[update - t->from_update];
+    const int64_t last = t->plan.updates;
+    return &t->mark[(update < last ? update : last) - t->from_update];
 }
+/* Epochs of which a cursor has seen a document. */
+static inline int64_t train__epochs_begun(data_cursor c) { return c.epoch + (c.docs > 0); }
 /* Whether rank k of n has row i. */
 static inline int train__has_row(const train_rank *k, int64_t i) {
     return i % k->of->n_ranks == k->rank;

@@ -84,6 +84,7 @@ static err walk_rest(const walk *w) {
     const int marks = w->itself && w->who == 0;
     int64_t update = t->from_update, rows = 0, tokens = 0;
     data_row_size row;
+    TRY(data_stream_walk(w->s, &t->epoch_docs));
     TRY(data_stream_seek(w->s, t->from));
     if (marks) TRY(add_mark(t, update, t->from));
     while (most ? update < most : data_stream_tell(w->s).epoch < t->epochs) {

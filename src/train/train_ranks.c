@@ -34,7 +34,10 @@ static err end_early(train *t, train_rank *k, err e) {
     train_drafter *d = k->of;
     char why[1024];
     snprintf(why, sizeof why, "%s", err_text());
-    const int own = e == ERR_NUMERIC || e == ERR_IO || e == ERR_REFUSED;
+    pthread_mutex_lock(&t->guard);
+    const int lost = t->lost;
+    pthread_mutex_unlock(&t->guard);
+    const int own = lost || e == ERR_NUMERIC || e == ERR_IO || e == ERR_REFUSED;
     if (k->rank == 0 && k->whole && !own && d->at.update > d->saved_update && d->at.update > 0) {
         if (train__save(t, d))
             log_warn("%s: what was reached by update %lld could not be saved: %s", k->role.name,

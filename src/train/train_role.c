@@ -94,7 +94,9 @@ void train__fail(train *t, train_drafter *d, const train_role *role, err e) {
         d->failed = e;
         snprintf(d->failure, sizeof d->failure, "%s: %s", role->name, err_text());
     }
-    const int alone = first && goes_on_without(t, d);
+    /* A drafter that only follows the end of the run has not failed for itself. */
+    const int follows = e == ERR_STOPPED && heart_ending(t->heart);
+    const int alone = first && !follows && goes_on_without(t, d);
     pthread_mutex_unlock(&t->guard);
     if (d && !first) return; /* its drafter's failure is known already */
     if (alone) {

@@ -85,7 +85,9 @@ static void usage_errors_have_code_2(void **state) {
     RUN("attend", "--random", "1,2,1,8,8");
     expect(2, "six numbers");
     RUN("attend", "--random", "1,2,1,8,8,16", "--device", "cuda:0");
-    expect(2, "this build knows cpu");
+    expect(2, "--device cuda:0: this command computes on the CPU alone");
+    RUN("attend", "--random", "1,2,1,8,8,16", "--device", "gpu");
+    expect(2, "it is spelled cpu or cuda:N");
 }
 
 static void masks_point_at_the_fault(void **state) {

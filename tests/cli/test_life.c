@@ -194,6 +194,21 @@ static void roles_rings_and_drafters_are_shown(void **state) {
     EXPECT(0, "\"drafter\": \"small\"");
 }
 
+/* Its lock goes with the folder, so a second run may begin there: the first must not write into that one's. */
+static void a_run_whose_folder_is_taken_away_ends(void **state) {
+    (void)state;
+    char aside[600];
+    snprintf(aside, sizeof aside, "%s", files_at(&dir, "aside"));
+    const pid_t pid = START("train", recipe, "--quiet", "run.checkpoint_every=100000");
+    await(25, 0);
+    assert_int_equal(rename(folder, aside), 0);
+    assert_int_equal(run_wait(pid, PATIENCE), 1);
+    run_read(&r, output);
+    assert_non_null(strstr(r.text, "was removed or moved while the run used it"));
+    assert_false(file_exists(folder));
+    assert_ok(file_remove_tree(aside));
+}
+
 static void a_run_that_does_not_answer_is_killed_only_on_request(void **state) {
     (void)state;
     const pid_t pid = START("train", recipe, "--quiet");
@@ -495,6 +510,7 @@ int main(void) {
         cmocka_unit_test_setup(what_is_no_run_is_told, fresh),
         cmocka_unit_test_setup(a_run_is_shown_and_stopped, fresh),
         cmocka_unit_test_setup(roles_rings_and_drafters_are_shown, fresh),
+        cmocka_unit_test_setup(a_run_whose_folder_is_taken_away_ends, fresh),
         cmocka_unit_test_setup(a_run_that_does_not_answer_is_killed_only_on_request, fresh),
         cmocka_unit_test_setup(a_killed_run_is_told_and_continued, fresh),
         cmocka_unit_test_setup(foreign_processes_are_never_touched, fresh),

@@ -7,6 +7,7 @@
 #include <setjmp.h>
 #include <stdint.h>
 #include <cmocka.h>
+#include <pthread.h>
 #include <signal.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -165,6 +166,13 @@ static void devices_are_not_read(void **state) {
     assert_int_equal(file_hash("/dev/zero", digest), ERR_IO);
     assert_int_equal(file_read("", &data, &n), ERR_IO);
     assert_non_null(strstr(err_text(), "empty path"));
+    /* A pipe that nobody writes to is told from a file without waiting for a writer. */
+    file_map map;
+    assert_int_equal(mkfifo(at("pipe"), 0600), 0);
+    alarm(20);
+    assert_int_equal(file_map_open(&map, at("pipe")), ERR_IO);
+    assert_non_null(strstr(err_text(), "not a regular file"));
+    alarm(0);
 }
 
 static void folders(void **state) {
@@ -254,6 +262,53 @@ static void locks(void **state) {
     file_unlock(a);
     close(pipes[0]);
     close(pipes[1]);
+}
+
+typedef struct looker {
+    const char *path;
+    _Atomic int end;
+} looker;
+static void *look(void *arg) {
+    looker *l = arg;
+    while (!l->end) (void)file_lock_is_free(l->path);
+    return NULL;
+}
+
+/* `status` looks while `train` begins: an instant's look is no holder. */
+static void a_look_at_a_lock_refuses_nobody(void **state) {
+    (void)state;
+    looker l = {.path = "looked-at"};
+    char path[512];
+    snprintf(path, sizeof path, "%s", at("looked-at"));
+    l.path = path;
+    pthread_t threads[2];
+    int fd, refused = 0;
+    assert_int_equal(file_lock(path, &fd), ERR_OK);
+    file_unlock(fd);
+    for (int i = 0; i < 2; i++) assert_int_equal(pthread_create(&threads[i], NULL, look, &l), 0);
+    for (int i = 0; i < 2000 && !refused; i++) {
+        refused = file_lock(path, &fd) != ERR_OK;
+        if (!refused) file_unlock(fd);
+    }
+    l.end = 1;
+    for (int i = 0; i < 2; i++) pthread_join(threads[i], NULL);
+    assert_false(refused);
+}
+
+static void a_removed_lock_is_lost(void **state) {
+    (void)state;
+    int a, b;
+    char path[512];
+    snprintf(path, sizeof path, "%s", at("mine"));
+    assert_int_equal(file_lock(path, &a), ERR_OK);
+    assert_false(file_lock_is_lost(a, path));
+    assert_int_equal(unlink(path), 0);
+    assert_true(file_lock_is_lost(a, path));
+    assert_int_equal(file_lock(path, &b), ERR_OK); /* which is why somebody must look */
+    assert_true(file_lock_is_lost(a, path));
+    assert_false(file_lock_is_lost(b, path));
+    file_unlock(a);
+    file_unlock(b);
 }
 
 static void hashes(void **state) {
@@ -387,6 +442,8 @@ int main(int argc, char **argv) {
         cmocka_unit_test_setup_teardown(folders, set_up, tear_down),
         cmocka_unit_test_setup_teardown(lists_are_sorted, set_up, tear_down),
         cmocka_unit_test_setup_teardown(locks, set_up, tear_down),
+        cmocka_unit_test_setup_teardown(a_look_at_a_lock_refuses_nobody, set_up, tear_down),
+        cmocka_unit_test_setup_teardown(a_removed_lock_is_lost, set_up, tear_down),
         cmocka_unit_test_setup_teardown(hashes, set_up, tear_down),
         cmocka_unit_test_setup_teardown(every_failed_write_leaves_whole_files, set_up, tear_down),
         cmocka_unit_test_setup_teardown(every_kill_leaves_whole_files, set_up, tear_down),

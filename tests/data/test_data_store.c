@@ -251,14 +251,21 @@ static void foreign_files_in_the_folder_stay(void **state) {
     store_write_rows(f, "rows.jsonl", 5, 0, ROWS, path);
     data_config cfg = fixture_config(f);
     cfg.store = store_at(f, "deep/er/store", dir);
+    data_set *s;
+    /* A folder that never was a store is refused, whatever its files are called: none is swept or added. */
     assert_ok(file_make_dirs(dir));
+    zst_write_temp(dir, swept[0], "x", 1, other);
+    assert_says(data_open(&s, (const char *const[]){path}, 1, &cfg), ERR_REFUSED, dir, swept[0],
+                "of its own");
+    assert_int_equal(store_files(dir, ""), 1);
+    assert_ok(file_remove_tree(other));
+    store_wants(path, &cfg, ROWS);
     for (int i = 0; i < 3; i++) zst_write_temp(dir, kept[i], "x", 1, other);
     for (int i = 0; i < 2; i++) zst_write_temp(dir, swept[i], "x", 1, other);
-    store_wants(path, &cfg, ROWS);
+    store_wants(path, &cfg, 0);
     for (int i = 0; i < 3; i++) assert_int_equal(store_files(dir, kept[i]), 1);
     for (int i = 0; i < 2; i++) assert_int_equal(store_files(dir, swept[i]), 0);
     cfg.store = path; /* a file */
-    data_set *s;
     assert_says(data_open(&s, (const char *const[]){path}, 1, &cfg), ERR_IO, "folder", path);
 }
 

@@ -127,6 +127,14 @@ static void minus_infinity_hides_and_steep_slopes_are_named(void **state) {
     assert_int_equal(x.backward, ERR_NUMERIC);
     says(x.text[2], "gradient through the score"), says(x.text[2], "b 0, h 1, q 33, kv 0");
     attn_result_free(&x.r);
+    expr_free(c.score.e);
+    attn_score_real(&c.score, "x", 0.0); /* its own slope is infinite, that of s is not */
+    with_text(&c, "h == 1 && q == 40 ? s + sqrt(x) : s");
+    x = run_it(&c, d);
+    assert_int_equal(x.forward, ERR_OK);
+    assert_int_equal(x.backward, ERR_NUMERIC);
+    says(x.text[2], "gradient through the score"), says(x.text[2], "b 0, h 1, q 40, kv 0");
+    attn_result_free(&x.r);
     attn_case_free(&c);
     dev_close(d);
 }

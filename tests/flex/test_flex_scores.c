@@ -42,9 +42,9 @@ static flex_problem draw(uint64_t seed, int i) {
     return p;
 }
 
-static void check(const attn_case *c, const char *what, const float *got, const float *dense,
-                  const float *want, int64_t n) {
-    double far = attn_far(got, want, n), most = 2 * attn_far(dense, want, n) + 1e-5;
+static void check_within(const attn_case *c, const char *what, const float *got, const float *dense,
+                         const float *want, int64_t n, double bound) {
+    double far = attn_far(got, want, n), most = 2 * attn_far(dense, want, n) + bound;
     if (far > most)
         printf(
             "%s of mask %s, score %s%s, B %lld H %lld/%lld L %lld S %lld D %lld Dv %lld %s tiles "
@@ -55,6 +55,16 @@ static void check(const attn_case *c, const char *what, const float *got, const 
             (long long)c->p.dim, (long long)c->p.v_dim, dtype_name(c->p.type), c->p.tile_q,
             c->p.tile_kv, far, most);
     assert_true(far <= most);
+}
+
+static void check(const attn_case *c, const char *what, const float *got, const float *dense,
+                  const float *want, int64_t n) {
+    check_within(c, what, got, dense, want, n, 1e-5);
+}
+/* A sum over all cells of a head, or of all heads, may cancel to much less than its terms: dense is then right by luck. */
+static void check_sum(const attn_case *c, const char *what, const float *got, const float *dense,
+                      const float *want, int64_t n) {
+    check_within(c, what, got, dense, want, n, 5e-5);
 }
 
 static void scores_equal_definition(void **state) {
@@ -74,10 +84,10 @@ static void scores_equal_definition(void **state) {
         check(&c, "dv", got.dv, near.dv, want.dv, c.nk * c.p.v_dim);
         float *at[3] = {got.learned, near.learned, want.learned};
         for (int k = 0; k < c.score.n; k++) {
-            check(&c, c.score.decl[k].name, at[0], at[1], at[2], c.score.elements[k]);
+            check_sum(&c, c.score.decl[k].name, at[0], at[1], at[2], c.score.elements[k]);
             for (int j = 0; j < 3; j++) at[j] += c.score.elements[k];
         }
-        if (c.sinks) check(&c, "sinks", got.d_sinks, near.d_sinks, want.d_sinks, c.p.q_heads);
+        if (c.sinks) check_sum(&c, "sinks", got.d_sinks, near.d_sinks, want.d_sinks, c.p.q_heads);
         attn_result_free(&got), attn_result_free(&want), attn_result_free(&near);
         attn_case_free(&c);
     }
@@ -146,7 +156,7 @@ static void large_arrays_are_summed_in_any_way(void **state) {
         c.p.score = s->e, c.p.score_env = &s->env, c.p.score_grads = s->wanted;
         attn_result want = attn_reference(&c), near = attn_dense_run(&c);
         attn_result one = attn_run(&c, d[0]), two = attn_run(&c, d[1]), three = attn_run(&c, d[2]);
-        check(&c, "large", one.learned, near.learned, want.learned, s->n_learned);
+        check_sum(&c, "large", one.learned, near.learned, want.learned, s->n_learned);
         check(&c, "dq", one.dq, near.dq, want.dq, c.nq * 8);
         assert_true(same(&c, &one, &two) && same(&c, &one, &three));
         attn_result_free(&one), attn_result_free(&two), attn_result_free(&three);

@@ -43,13 +43,20 @@ typedef struct report {
     size_t prepared; /* documents in the store when it ended */
 } report;
 /* One process's part of a run: opens, runs until stop_after updates are done or to the end, closes. */
-static report run(files_dir *d, const char *const *sets, int64_t stop_after) {
+static report run_with(files_dir *d, const char *file, const char *const *sets, int64_t stop_after,
+                       int allow) {
     recipe *r = NULL;
     train *t = NULL;
     part p = {.stop_after = stop_after};
     report out = {0};
-    out.e = tiny_run_open(d, sets, NULL, &r, &t);
-    if (out.e) return out;
+    int n = 0;
+    while (sets[n]) n++;
+    out.e = recipe_load(&r, files_at(d, file), sets, n);
+    if (!out.e) out.e = train_open(&t, r, &(train_options){.allow_change = allow});
+    if (out.e) {
+        recipe_free(r);
+        return out;
+    }
     out.updates = train_get_plan(t)->updates;
     out.prepared = (size_t)train_get_plan(t)->documents;
     out.e = train_run(t, count, &p, &p.stop);
@@ -57,6 +64,10 @@ static report run(files_dir *d, const char *const *sets, int64_t stop_after) {
     train_close(t);
     recipe_free(r);
     return out;
+}
+
+static report run(files_dir *d, const char *const *sets, int64_t stop_after) {
+    return run_with(d, "recipe.yaml", sets, stop_after, 0);
 }
 
 static void append_rows(files_dir *d, int first, int n) {
@@ -138,14 +149,98 @@ static void a_changed_prefix_is_refused_by_line(void **s) {
     *strstr(fifth, "say") = 'S';
     files_text(&d, "train.jsonl", text);
     assert_says(run(&d, SETS("run.out=a", EPOCHS), 0).e, ERR_REFUSED, "train.jsonl", "line 5",
-                "data.allow_changed");
-    /* Allowed, the rows are prepared anew; the checkpoint is of other ones all the same. */
+                "--allow-change");
+    /* A run that has begun needs its own permission, and one that is refused keeps its prepared rows: with the
+     * file put back it goes on. */
     assert_says(run(&d, SETS("run.out=a", EPOCHS, "data.allow_changed=true"), 0).e, ERR_REFUSED,
-                "other training data");
+                "train.jsonl", "line 5", "--allow-change");
+    *strchr(fifth, 'S') = 's';
+    files_text(&d, "train.jsonl", text);
+    assert_int_equal(run(&d, SETS("run.out=a", EPOCHS), 4).e, ERR_STOPPED);
+    *strstr(fifth, "say") = 'S';
+    files_text(&d, "train.jsonl", text);
+    assert_int_equal(run_with(&d, "recipe.yaml", SETS("run.out=a", EPOCHS), 5, 1).e, ERR_STOPPED);
     fifth[0] = 0; /* cut after the fourth line */
     files_text(&d, "train.jsonl", text);
     assert_says(run(&d, SETS("run.out=a", EPOCHS), 0).e, ERR_REFUSED, "train.jsonl", "line");
     mem_free(text);
+    files_end(&d);
+}
+
+static const char two[] =
+    "target: {path: t.gguf}\n"
+    "data: {path: train.jsonl, max_length: 96, template: chatml}\n"
+    "drafter: {layers: 1, block_size: 4, taps: [0, 2]}\n"
+    "anchors: {per_document: 6}\n"
+    "optimizer: {schedule: constant, warmup: 0}\n" /* a rate that does not see the run's length */
+    "run: {epochs: 4, tokens_per_step: 200, tokens_per_row: 96, checkpoint_every: 1, keep: 99}\n"
+    "devices: {threads: 2}\n"
+    "drafters:\n"
+    "  near: {}\n"
+    "  far: {optimizer: {lr: 1.0e-3}}\n";
+
+/* Folder a/drafters/NAME takes the place of b's. */
+static void take_over(files_dir *d, const char *a, const char *b, const char *name) {
+    char from[700], to[700], name_of[100];
+    snprintf(name_of, sizeof name_of, "%s/drafters/%s", a, name);
+    snprintf(from, sizeof from, "%s", files_at(d, name_of));
+    snprintf(name_of, sizeof name_of, "%s/drafters/%s", b, name);
+    snprintf(to, sizeof to, "%s", files_at(d, name_of));
+    assert_ok(file_remove_tree(to));
+    assert_int_equal(rename(from, to), 0);
+}
+
+/* As a kill leaves them: `far` is in the second epoch, `near` still in the first. Then rows are added. */
+static void drafters_in_different_epochs_go_on_after_growth(void **s) {
+    (void)s;
+    files_dir d;
+    tiny_run_make(&d, 35);
+    files_text(&d, "two.yaml", two);
+    const report whole = run_with(&d, "two.yaml", SETS("run.out=whole", "run.epochs=1"), 0, 0);
+    assert_ok(whole.e);
+    const int64_t epoch = whole.updates;
+    assert_true(epoch > 4);
+    static const char *const outs[] = {"run.out=kept", "run.out=ahead", "run.out=behind"};
+    for (int i = 0; i < 2; i++)
+        assert_int_equal(run_with(&d, "two.yaml", SETS(outs[i]), epoch + 3, 0).e, ERR_STOPPED);
+    assert_int_equal(run_with(&d, "two.yaml", SETS(outs[2]), epoch - 3, 0).e, ERR_STOPPED);
+    take_over(&d, "ahead", "behind", "far");
+    append_rows(&d, 24, 9);
+    const report want = run_with(&d, "two.yaml", SETS(outs[0]), 0, 0);
+    assert_ok(want.e);
+    const report got = run_with(&d, "two.yaml", SETS(outs[2]), 0, 0);
+    assert_ok(got.e);
+    assert_int_equal(got.updates, want.updates);
+    assert_true(want.updates > 4 * epoch); /* the third epoch has the new rows */
+    char a[128], b[128];
+    for (int i = 0; i < 2; i++) {
+        char x[64], y[64];
+        snprintf(x, sizeof x, "kept/drafters/%s", i ? "far" : "near");
+        snprintf(y, sizeof y, "behind/drafters/%s", i ? "far" : "near");
+        tiny_run_digest(&d, x, (int)want.updates, a);
+        tiny_run_digest(&d, y, (int)want.updates, b);
+        assert_string_equal(a, b);
+    }
+    files_end(&d);
+}
+
+/* What changes the order of rows, or makes the run shorter, under drafters at different updates. */
+static void changes_are_allowed_to_drafters_at_different_updates(void **s) {
+    (void)s;
+    files_dir d;
+    static const char *const sets[] = {"run.seed=7", "run.tokens_per_row=64", "run.max_updates=6",
+                                       "run.max_updates=2", "data.path=held.jsonl"};
+    tiny_run_make(&d, 36);
+    files_text(&d, "two.yaml", two);
+    for (size_t i = 0; i < sizeof sets / sizeof *sets; i++) {
+        assert_int_equal(run_with(&d, "two.yaml", SETS("run.out=x"), 8, 0).e, ERR_STOPPED);
+        assert_int_equal(run_with(&d, "two.yaml", SETS("run.out=y"), 3, 0).e, ERR_STOPPED);
+        take_over(&d, "x", "y", "far");
+        assert_int_equal(run_with(&d, "two.yaml", SETS("run.out=y", sets[i]), 0, 0).e, ERR_REFUSED);
+        assert_ok(run_with(&d, "two.yaml", SETS("run.out=y", sets[i]), 0, 1).e);
+        assert_ok(file_remove_tree(files_at(&d, "x")));
+        assert_ok(file_remove_tree(files_at(&d, "y")));
+    }
     files_end(&d);
 }
 
@@ -193,6 +288,8 @@ int main(void) {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(appended_rows_join_at_the_next_epoch),
         cmocka_unit_test(a_changed_prefix_is_refused_by_line),
+        cmocka_unit_test(drafters_in_different_epochs_go_on_after_growth),
+        cmocka_unit_test(changes_are_allowed_to_drafters_at_different_updates),
         cmocka_unit_test(features_on_disk_need_the_target_once),
     };
     return cmocka_run_group_tests_name("growth and kept features", tests, silence, NULL);
