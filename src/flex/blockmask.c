@@ -237,6 +237,7 @@ static err prepare(blockmask__builder *w, arena *mem, arena *temp) {
         for (int i = 0; w->many && i < 2; i++)
             TRY(arena_alloc_raw(temp, BLOCKMASK__SIDE * BLOCKMASK__SIDE, sizeof *w->part[i],
                                 &w->part[i]));
+        TRY(blockmask__afford(w, (size_t)a->tile_q * (size_t)a->tile_kv));
         TRY(arena_alloc_raw(temp, (size_t)a->tile_q, (size_t)a->tile_kv, &w->cells));
         TRY(arena_alloc_raw(temp, expr_tile_scratch(a->mask, a->tile_q, a->tile_kv), 1,
                             &w->scratch));
