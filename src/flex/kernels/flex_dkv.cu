@@ -61,8 +61,6 @@ extern "C" __global__ void __launch_bounds__(THREADS, BLOCKS)
             w = walk_column(&a, b, h, tile);
             more = walk_next(&w, a.tile_q, BN, a.q_len);
         }
-        const px_i64 row = kv0 + warp_row + lane / 4, column = q + lane % 4 * 2;
-        const int masked = tile_bits(&a, b, head, row, column, kv0 + BM, q + BN, full, bits);
 #if STAGES == 2
         if (more) LOAD_STEP(at ^ 1)
         copies_commit();
@@ -73,6 +71,8 @@ extern "C" __global__ void __launch_bounds__(THREADS, BLOCKS)
         __syncthreads();
         products(s, keys, queries, D, warp_row, lane);
         products(dp, values, d_out, DV, warp_row, lane);
+        const px_i64 row = kv0 + warp_row + lane / 4, column = q + lane % 4 * 2;
+        const int masked = tile_bits(&a, b, head, row, column, kv0 + BM, q + BN, full, bits);
         tile_grads(&a, b, head, row, column, masked, bits, lse[at], delta[at], lane, s, dp);
         if (masked) {
             note_columns(seen, bits, lane);

@@ -50,12 +50,12 @@ extern "C" __global__ void __launch_bounds__(THREADS, BLOCKS)
             load_tile(next + BN * STRIDE(D) * 2, &a.v, b, kv_head, w.at, a.kv_len, BN, DV, THREADS);
         }
         copies_commit();
-        const px_i64 row = q0 + warp_row + lane / 4, column = kv + lane % 4 * 2;
-        const int masked = tile_bits(&a, b, h, row, column, q0 + BM, kv + BN, full, bits);
         copies_wait_but_one();
         __syncthreads();
         products(s, queries, keys, D, warp_row, lane);
         products(dp, d_out, values, DV, warp_row, lane);
+        const px_i64 row = q0 + warp_row + lane / 4, column = kv + lane % 4 * 2;
+        const int masked = tile_bits(&a, b, h, row, column, q0 + BM, kv + BN, full, bits);
         tile_grads(&a, b, h, row, column, masked, bits, lse, delta, lane, s, dp);
         if (masked) {
             note_columns(seen[at], bits, lane);

@@ -37,15 +37,15 @@ extern "C" __global__ void __launch_bounds__(THREADS, BLOCKS)
         const int full = w.full;
         float s[MT][BN / 8][4];
         unsigned bits[MT];
-        const px_i64 row = q0 + warp_row + lane / 4, column = kv + lane % 4 * 2;
-        const int masked = tile_bits(&a, b, h, row, column, q0 + BM, kv + BN, full, bits);
         copies_wait();
         __syncthreads(); /* keys are here; nobody needs the old values */
         load_tile(values, &a.v, b, kv_head, kv, a.kv_len, BN, DV, THREADS);
         copies_commit();
         products(s, queries, keys, D, warp_row, lane);
         more = walk_next(&w, a.tile_kv, BN, a.kv_len);
+        const px_i64 row = q0 + warp_row + lane / 4, column = kv + lane % 4 * 2;
         tile_scores(&a, b, h, row, column, s);
+        const int masked = tile_bits(&a, b, h, row, column, q0 + BM, kv + BN, full, bits);
         if (masked) {
             hide_cells(s, bits, -INFINITE);
             note_columns(seen[parity], bits, lane);
