@@ -1,89 +1,76 @@
-#!/ usr / bin / env bash
-#The installed tree as another program's build sees it: `make install`, pkg-config, the examples, names and versions.
+#!/usr/bin/env bash
+# The installed tree as another program's build sees it: `make install`, pkg-config, the examples, names and versions.
 #
-#Prints 'ok NAME',                                                                                 \
-    'not ok NAME' or                                                                               \
-        'skip NAME'.Everything goes to a temporary folder.Run by hand it takes the build's own
-#compiler and flags,                                                                               \
-    so that nothing is built again.Builds with sanitizers have no public library : skipped there.
-set - u program = ${PACELINE_PROGRAM : -build / paceline} build = $(dirname "$program") pkgconfig =
-${PKGCONFIG : -pkg - config} strict =
-    '-std=c11 -O2 -Wall -Wextra -Wpedantic -Wconversion -Wno-sign-conversion -Wshadow -Wstrict-prototypes -Wundef -Wvla -Werror' names ='header_compiles_alone library_exports_what_the_header_declares library_needs_what_it_declares examples_run_against_the_shared_library
-                                                                                                                                                    examples_run_against_the_static_library
-                                                                                                                                                        staged_install_is_found_by_pkg_config
-                                                                                                                                                            header_works_from_cxx readme_commands_work
-                                                                                                                                                                runs_allocate_nothing
-                                                                                                                                                                    memory_that_cannot_be_had_is_told' if nm -
-                                                                                                                                                D
-                                                                                                                                                "$program" 2 >
-                                                                                                                                            / dev /
-                                                                                                                                                null |
-                                                                                                                                        grep -
-                                                                                                                                            qE '__(asan|tsan)_init'; then
-    for n in $names;
-do echo "skip $n";
-done exit 0 fi dir = $(mktemp - d) trap 'rm -rf "$dir"' EXIT root = $PWD cc =
-    $(command - v "${CC:-gcc}" || command - v gcc || command - v clang)
+# Prints 'ok NAME', 'not ok NAME' or 'skip NAME'. Everything goes to a temporary folder. Run by hand it takes the build's own
+# compiler and flags, so that nothing is built again. Builds with sanitizers have no public library: skipped there.
+set -u
+program=${PACELINE_PROGRAM:-build/paceline}
+build=$(dirname "$program")
+pkgconfig=${PKGCONFIG:-pkg-config}
+strict='-std=c11 -O2 -Wall -Wextra -Wpedantic -Wconversion -Wno-sign-conversion -Wshadow -Wstrict-prototypes -Wundef -Wvla -Werror'
+names='header_compiles_alone library_exports_what_the_header_declares library_needs_what_it_declares
+ examples_run_against_the_shared_library examples_run_against_the_static_library staged_install_is_found_by_pkg_config
+ header_works_from_cxx readme_commands_work runs_allocate_nothing
+ memory_that_cannot_be_had_is_told'
+if nm -D "$program" 2>/dev/null | grep -qE '__(asan|tsan)_init'; then
+    for n in $names; do echo "skip $n"; done
+    exit 0
+fi
+dir=$(mktemp -d)
+trap 'rm -rf "$dir"' EXIT
+root=$PWD
+cc=$(command -v "${CC:-gcc}" || command -v gcc || command -v clang)
 
-        check() {
-#name, then a command that must succeed local name =
-               $1 shift(set - e; "$@")> "$dir/log" 2> &
-               1 #not as a condition : there - e would be ignored if[$ ? -eq 0];
-    then echo "ok $name";
-    else echo "not ok $name";
-    cat "$dir/log";
-    fi
+check() { # name, then a command that must succeed
+    local name=$1
+    shift
+    (set -e; "$@") >"$dir/log" 2>&1 # not as a condition: there -e would be ignored
+    if [ $? -eq 0 ]; then echo "ok $name"; else echo "not ok $name"; cat "$dir/log"; fi
 }
-flags = $(cat "$build/flags") opt = ${flags #*-D_GNU_SOURCE} same =
-    ()[-n "${MAKEFLAGS:-}"] || same = (CC = "${flags%% -std=c11*}" OPT = "${opt%% -ffp-contract*}")
-        install_to(){#variables of make make-- no - print - directory BUILD = "$build"
-                                                                              "${same[@]}"
-                                                                              "$@" install} pc() {
-    PKG_CONFIG_PATH = $prefix / lib / pkgconfig $pkgconfig "$@";
+flags=$(cat "$build/flags")
+opt=${flags#*-D_GNU_SOURCE }
+same=()
+[ -n "${MAKEFLAGS:-}" ] || same=(CC="${flags%% -std=c11*}" OPT="${opt%% -ffp-contract*}")
+install_to() { # variables of make
+    make --no-print-directory BUILD="$build" "${same[@]}" "$@" install
 }
+pc() { PKG_CONFIG_PATH=$prefix/lib/pkgconfig $pkgconfig "$@"; }
 
-prefix = $dir / prefix if !install_to PREFIX = "$prefix" DESTDIR = > "$dir/log" 2 > &1; then
-    for n in $names;
-do echo "not ok $n";
-done cat "$dir/log" exit 1 fi header = $prefix / include / paceline / flex.h declared() {
-    "$cc" - E - P "$header" | tr '\n' ' ' | grep - oE '\bpl_[a-z0-9_]+ *\(' | tr - d ' (' |
-        sort - u;
-}
+prefix=$dir/prefix
+if ! install_to PREFIX="$prefix" DESTDIR= >"$dir/log" 2>&1; then
+    for n in $names; do echo "not ok $n"; done
+    cat "$dir/log"
+    exit 1
+fi
+header=$prefix/include/paceline/flex.h
+declared() { "$cc" -E -P "$header" | tr '\n' ' ' | grep -oE '\bpl_[a-z0-9_]+ *\(' | tr -d ' (' | sort -u; }
 
 header_alone() {
-    for
-        std in c99 c11;
-    do
-        for
-            c in gcc clang;
-    do
-        if command
-            -v $c;
-    then $c - std = $std - Wall - Wextra - Wpedantic - Werror - fsyntax - only - x c "$header";
-    fi done done
+    for std in c99 c11; do
+        for c in gcc clang; do
+            if command -v $c; then $c -std=$std -Wall -Wextra -Wpedantic -Werror -fsyntax-only -x c "$header"; fi
+        done
+    done
 }
-exports(){["$(declared | wc -l)" - gt 30] declared >
-              "$dir/declared" nm - D-- defined - only "$prefix/lib/libpaceline.so.0" |
-          awk '$2 != "A" { sub(/@.*/, "", $3); print $3 }' |
-          sort - u > "$dir/shared" nm - g-- defined - only "$prefix/lib/libpaceline.a" |
-          awk 'NF == 3 { print $3 }' |
-          sort - u > "$dir/static" diff "$dir/declared"
-                     "$dir/shared" diff "$dir/declared"
-                     "$dir/static" readelf -
-                         d "$prefix/lib/libpaceline.so.0" |
-          grep 'SONAME.*\[libpaceline.so.0\]'["$(readlink " $prefix / lib /
-                                                  libpaceline.so ")" = libpaceline.so .0]}
-#glibc's parts, and what Libs.private or Requires.private of paceline.pc name.
+exports() {
+    [ "$(declared | wc -l)" -gt 30 ]
+    declared >"$dir/declared"
+    nm -D --defined-only "$prefix/lib/libpaceline.so.0" | awk '$2 != "A" { sub(/@.*/, "", $3); print $3 }' | sort -u >"$dir/shared"
+    nm -g --defined-only "$prefix/lib/libpaceline.a" | awk 'NF == 3 { print $3 }' | sort -u >"$dir/static"
+    diff "$dir/declared" "$dir/shared"
+    diff "$dir/declared" "$dir/static"
+    readelf -d "$prefix/lib/libpaceline.so.0" | grep 'SONAME.*\[libpaceline.so.0\]'
+    [ "$(readlink "$prefix/lib/libpaceline.so")" = libpaceline.so.0 ]
+}
+# glibc's parts, and what Libs.private or Requires.private of paceline.pc name.
 needs() {
-    pc-- static --libs paceline | tr ' ' '\n' |
-        sed - n 's/^-l//p' > "$dir/named" readelf - d "$prefix/lib/libpaceline.so.0" |
-        sed - n 's/.*NEEDED.*\[lib\(.*\)\.so.*\]/\1/p' | while read - r lib;
-    do
+    pc --static --libs paceline | tr ' ' '\n' | sed -n 's/^-l//p' >"$dir/named"
+    readelf -d "$prefix/lib/libpaceline.so.0" | sed -n 's/.*NEEDED.*\[lib\(.*\)\.so.*\]/\1/p' | while read -r lib; do
         case $lib in c) ;; *) grep -x "$lib" "$dir/named" ;; esac
     done
     [ "$(pc --modversion paceline)" = "$("$program" --version | awk '{ print $2 }')" ]
 }
-#shellcheck disable = SC2046, SC2086
+# shellcheck disable=SC2046,SC2086
 shared_examples() {
     for e in attend mask_map; do
         "$cc" $strict "examples/$e.c" $(pc --cflags --libs paceline) -lm -o "$dir/$e"
@@ -94,8 +81,8 @@ shared_examples() {
     LD_LIBRARY_PATH=$prefix/lib "$dir/mask_map" 'kv <= qq' 2>&1 | grep 'syntax error: mask, line 1, column 7'
     LD_LIBRARY_PATH=$prefix/lib "$dir/mask_map" 'kv <= q' 512 | head -n 2 | tr '\n' ' ' | grep -F '+... #+..'
 }
-#Names of the library 's inside do not meet a program' s own.
-#shellcheck disable = SC2046, SC2086
+# Names of the library's inside do not meet a program's own.
+# shellcheck disable=SC2046,SC2086
 static_examples() {
     printf 'int err_set(void); int err_set(void) { return 1; }\nint arena_alloc; int pool_run;\n' >"$dir/own.c"
     for e in attend mask_map; do
@@ -106,7 +93,7 @@ static_examples() {
         if grep libpaceline "$dir/ldd"; then false; fi
     done
 }
-#shellcheck disable = SC2046, SC2086
+# shellcheck disable=SC2046,SC2086
 staged() {
     install_to PREFIX=/usr DESTDIR="$dir/stage"
     test -x "$dir/stage/usr/bin/paceline"
@@ -117,7 +104,7 @@ staged() {
     "$cc" $strict examples/attend.c $($pkgconfig --cflags --libs paceline) -lm -o "$dir/staged"
     LD_LIBRARY_PATH=$dir/stage/usr/lib "$dir/staged"
 }
-#shellcheck disable = SC2046, SC2086
+# shellcheck disable=SC2046,SC2086
 from_cxx() {
     cat >"$dir/use.cc" <<'CXX'
 #include <paceline/flex.h>
@@ -131,27 +118,22 @@ int main() {
     if (pl_mask_create(&mask, problem, nullptr) || pl_mask_get_info(mask, &info)) return 1;
     pl_mask_free(mask);
     pl_problem_free(problem);
-    return info.full == 3 && info.partial == 3 && info.empty == 3 ? 0 :
-            1;
+    return info.full == 3 && info.partial == 3 && info.empty == 3 ? 0 : 1;
 }
 CXX
-    for std in c++11 c++17;
-do
-    "$cxx" - std = $std - Wall - Wextra - Wpedantic -
-                   Werror "$dir/use.cc" $(pc-- cflags-- libs paceline) -
-                   o "$dir/use" LD_LIBRARY_PATH = $prefix / lib "$dir/use" done
+    for std in c++11 c++17; do
+        "$cxx" -std=$std -Wall -Wextra -Wpedantic -Werror "$dir/use.cc" $(pc --cflags --libs paceline) -o "$dir/use"
+        LD_LIBRARY_PATH=$prefix/lib "$dir/use"
+    done
 }
-#The block of README.md that begins with `make install PREFIX =`, as it stands but for the build's own variables.
+# The block of README.md that begins with `make install PREFIX=`, as it stands but for the build's own variables.
 readme() {
     awk '/^```$/ { if (on) exit; next } /^make install PREFIX=/ { on = 1 } on { print }' README.md >"$dir/steps"
     [ "$(wc -l <"$dir/steps")" -eq 3 ]
     mkdir "$dir/home"
     (
         export HOME=$dir/home
-        make() {
-        command make-- no - print - directory BUILD = "$build"
-                                                      "${same[@]}"
-                                                      "$@"; }
+        make() { command make --no-print-directory BUILD="$build" "${same[@]}" "$@"; }
         cd "$dir/home"
         ln -s "$root"/* .
         # shellcheck disable=SC1091
