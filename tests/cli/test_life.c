@@ -214,6 +214,7 @@ static void damaged_records_hide_nothing_else(void **state) {
     EXPECT(0, "\"problem\": \"");
     RUN("stop", folder);
     EXPECT(0, "is not running");
+    assert_ok(file_remove_tree(folder));
 }
 
 /* Waiting for a store counts as preparing: it is the beat that is looked for, not how long rows take. */
