@@ -4,6 +4,7 @@
  * Usage: kernel_texts FOLDER. Prints one path a line. The masks and scores are those of the gallery that differ most in
  * what they put into a kernel. */
 #include "flex/flex_cuda.h"
+#include "flex/paged_cuda.h"
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -54,6 +55,24 @@ static int write_text(const char *folder, const flex_cuda_plan *p, int which, co
     if (bad) fprintf(stderr, "%s: cannot be written (%s)\n", path, err_text());
     if (!bad) puts(path);
     return bad;
+}
+
+/* A kernel_visit; ctx: the path. */
+static err write_spec(void *ctx, const kernel_spec *spec) {
+    FILE *f = fopen(ctx, "wb");
+    size_t n = strlen(spec->source->text);
+    int ok = f && fwrite(spec->source->text, 1, n, f) == n;
+    if (f && fclose(f)) ok = 0;
+    if (ok) puts(ctx);
+    return ok ? ERR_OK : err_errno("%s", (const char *)ctx);
+}
+
+static int write_paged(const char *folder, dtype type, int64_t dim) {
+    char path[512];
+    snprintf(path, sizeof path, "%s/paged_%s_d%d.cu", folder, dtype_name(type), (int)dim);
+    if (paged_cuda_visit(type, dim, write_spec, path) == ERR_OK) return 0;
+    fprintf(stderr, "%s\n", err_text());
+    return 1;
 }
 
 static err make_problem(flex_problem *p, const hooks *h, const expr_env *env, dtype type,
@@ -117,5 +136,8 @@ int main(int argc, char **argv) {
         const variant *v = &variants[i];
         bad |= write_problem(argv[1], &list[v->hooks], &env, v->type, v->dim);
     }
+    static const int64_t paged_dims[] = {64, 80, 128, 256};
+    for (size_t i = 0; !bad && i < sizeof paged_dims / sizeof *paged_dims; i++)
+        bad |= write_paged(argv[1], i % 2 ? DT_F16 : DT_BF16, paged_dims[i]);
     return bad;
 }

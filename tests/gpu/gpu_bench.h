@@ -28,7 +28,15 @@ static const gpu_bench gpu_benches[] = {
      0, 0},
     {"ALiBi causal 16k h32/8 d128", "q >= kv", "s + slope[h] * float(kv - q)", 32, 8, 16384, 16384,
      128, 0, 0},
+    /* never dense: the size at which a dense run takes 298 GB, and lengths that differ 64 times */
+    {"dflash ctx38304 na2048 h32/8 d128", DFLASH, NULL, 32, 8, 32768, 71072, 128, 38304, 2048},
+    {"window 1024 8k h32/8 d128", "q >= kv && q - kv < 1024", NULL, 32, 8, 8192, 8192, 128, 0, 0},
+    {"window 1024 64k h32/8 d128", "q >= kv && q - kv < 1024", NULL, 32, 8, 65536, 65536, 128, 0,
+     0},
+    {"window 1024 512k h32/8 d128", "q >= kv && q - kv < 1024", NULL, 32, 8, 524288, 524288, 128, 0,
+     0},
 };
+enum { GPU_LARGE = 9 }; /* the first of these */
 enum { GPU_BENCHES = sizeof gpu_benches / sizeof *gpu_benches };
 
 /* What the expressions capture, for the largest shape. */
@@ -36,7 +44,7 @@ typedef struct gpu_bench_env {
     expr_decl decl[4];
     expr_value value[4];
     expr_env env;
-    int32_t anchor[512], doc[16384];
+    int32_t anchor[2048], doc[16384];
     float slope[32];
 } gpu_bench_env;
 
@@ -94,14 +102,13 @@ static int gpu_bench_by_time(const void *a, const void *b) {
     return *x < *y ? -1 : *x > *y;
 }
 
-static inline double gpu_bench_time(const gpu_world *w, const gpu_case *x,
-                                    const flex_cuda_steps *s) {
-    enum { RUNS = 20, WARM = 5 };
-    double ms[RUNS];
+static inline double gpu_bench_time(const gpu_world *w, const gpu_case *x, const flex_cuda_steps *s,
+                                    int runs) {
+    double ms[20];
     dev_event *from, *to;
     assert_ok(dev_event_create(&from, w->d));
     assert_ok(dev_event_create(&to, w->d));
-    for (int i = -WARM; i < RUNS; i++) {
+    for (int i = -(runs + 3) / 4; i < runs; i++) {
         assert_ok(dev_event_record(from, w->s));
         assert_ok(flex_cuda_run(x->code, w->s, s));
         assert_ok(dev_event_record(to, w->s));
@@ -110,8 +117,8 @@ static inline double gpu_bench_time(const gpu_world *w, const gpu_case *x,
     }
     dev_event_destroy(from);
     dev_event_destroy(to);
-    qsort(ms, RUNS, sizeof *ms, gpu_bench_by_time);
-    return ms[RUNS / 2];
+    qsort(ms, (size_t)runs, sizeof *ms, gpu_bench_by_time);
+    return ms[runs / 2];
 }
 
 static inline void gpu_bench_plan(const gpu_bench *b, gpu_bench_env *e, const gpu_world *w,
@@ -138,10 +145,11 @@ static inline void gpu_bench_plan(const gpu_bench *b, gpu_bench_env *e, const gp
     gpu_case_plan(x, w);
 }
 
-static inline void gpu_bench_run(const gpu_bench *b, gpu_case *x, const gpu_world *w) {
+/* At most 20 timed runs. Fails when a run takes memory beside what was planned, as the driver sees it. */
+static inline void gpu_bench_run(const gpu_bench *b, gpu_case *x, const gpu_world *w, int runs) {
     const flex_problem *p = &x->c.p;
     size_t tables;
-    uint64_t before, after, total;
+    uint64_t before, after, warm, later, total;
     dev_arena *m, *beside;
     const void *host = flex_cuda_tables(x->plan, &tables);
     const int64_t nq = x->c.nq * b->dim, nk = x->c.nk * b->dim;
@@ -168,7 +176,14 @@ static inline void gpu_bench_run(const gpu_bench *b, gpu_case *x, const gpu_worl
     flex_cuda_steps forward, backward;
     assert_ok(flex_cuda_forward(x->plan, &io, x->a, &forward));
     assert_ok(flex_cuda_backward(x->plan, &io, x->a, &backward));
-    const double f = gpu_bench_time(w, x, &forward), r = gpu_bench_time(w, x, &backward);
+    (void)gpu_bench_time(w, x, &forward, 1);
+    (void)gpu_bench_time(w, x, &backward, 1);
+    assert_ok(dev_memory(w->d, &warm, &total)); /* a first launch loads its kernel */
+    const double f = gpu_bench_time(w, x, &forward, runs),
+                 r = gpu_bench_time(w, x, &backward, runs);
+    assert_ok(dev_memory(w->d, &later, &total));
+    assert_true(later == warm);
+    assert_true(before - after <= tables + flex_cuda_workspace(x->plan) + ((size_t)4 << 20));
     const block_mask *mask = flex_cuda_plan_mask(x->plan);
     const double blocks = (double)(mask->partial + mask->full),
                  flop = 4.0 * blocks * 128 * 128 * (double)b->dim * (double)p->q_heads;
@@ -184,18 +199,19 @@ static inline void gpu_bench_run(const gpu_bench *b, gpu_case *x, const gpu_worl
     dev_arena_destroy(m);
 }
 
-static inline void gpu_bench_all(const gpu_world *w) {
+/* Benches from .. to - 1. */
+static inline void gpu_bench_some(const gpu_world *w, int from, int to, int runs) {
     static gpu_case x[GPU_BENCHES];
     static gpu_bench_env env[GPU_BENCHES];
-    for (int i = 0; i < GPU_BENCHES; i++) gpu_bench_plan(&gpu_benches[i], &env[i], w, &x[i]);
+    for (int i = from; i < to; i++) gpu_bench_plan(&gpu_benches[i], &env[i], w, &x[i]);
     for (int warm = 0; warm < 2; warm++) {
         const double start = clock_seconds();
-        gpu_cases_load(x, GPU_BENCHES, w);
-        printf("kernels of %d cases, %s: %.3f s by %d threads\n", GPU_BENCHES,
+        gpu_cases_load(&x[from], to - from, w);
+        printf("kernels of %d cases, %s: %.3f s by %d threads\n", to - from,
                warm ? "found" : "cold", clock_seconds() - start, pool_threads(w->threads));
     }
-    for (int i = 0; i < GPU_BENCHES; i++) gpu_bench_run(&gpu_benches[i], &x[i], w);
-    for (int i = 0; i < GPU_BENCHES; i++) {
+    for (int i = from; i < to; i++) gpu_bench_run(&gpu_benches[i], &x[i], w, runs);
+    for (int i = from; i < to; i++) {
         expr_free((expr *)x[i].c.p.mask);
         expr_free((expr *)x[i].c.p.score);
         arena_destroy(x[i].a);
