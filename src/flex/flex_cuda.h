@@ -32,6 +32,8 @@ MUST_CHECK err flex_cuda_put_text(const flex_cuda_plan *p, flex_cuda_text which,
 /* The mask's runs as they lie on the device, 256-aligned there. */
 const void *flex_cuda_tables(const flex_cuda_plan *p, size_t *bytes);
 size_t flex_cuda_workspace(const flex_cuda_plan *p);
+/* Kernels and why, tiles by kind, proofs, bytes beside the tensors and of a dense run. */
+MUST_CHECK err flex_cuda_explain(const flex_cuda_plan *p, str *out);
 
 typedef uint64_t flex_cuda_address; /* device memory; 0: none */
 typedef struct flex_cuda_view {

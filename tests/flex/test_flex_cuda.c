@@ -169,6 +169,15 @@ static void tables_and_workspace_are_as_stated(void **state) {
         assert_int_equal(row_order[i], 7 - i);
         assert_int_equal(col_order[i], i);
     }
+    str words = {0};
+    assert_ok(flex_cuda_explain(plan, &words));
+    static const char *const says[] = {"mma.sync",          "BF16",
+                                       "gradients by keys", "partial",
+                                       "32 bits",           "added in place by 4000 warps",
+                                       "tiles visited",     "dense fp32 scores would take 31 MiB"};
+    for (size_t i = 0; i < sizeof says / sizeof *says; i++)
+        if (!strstr(words.s, says[i])) fail_msg("'%s' is not in:\n%s", says[i], words.s);
+    str_free(&words);
     /* A dense bias is added to in place: the workspace holds two words and delta. */
     assert_int_equal(flex_cuda_workspace(plan), 256 + (2 * 4 * 1000 * 4 + 255) / 256 * 256);
     arena_destroy(a);
