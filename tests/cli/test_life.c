@@ -194,6 +194,29 @@ static void roles_rings_and_drafters_are_shown(void **state) {
     EXPECT(0, "\"drafter\": \"small\"");
 }
 
+static void damaged_records_hide_nothing_else(void **state) {
+    (void)state;
+    char live[700], last[700];
+    const pid_t pid = START("train", recipe, "--quiet");
+    await(25, 0);
+    kill(pid, SIGKILL);
+    run_wait(pid, PATIENCE);
+    snprintf(live, sizeof live, "run/%s", "live.json");
+    snprintf(last, sizeof last, "run/%s", "last_end.json");
+    files_text(&dir, live, "{\"format\": 1, \"proc");
+    files_text(&dir, last, "");
+    RUN("status", folder);
+    EXPECT(0, "damaged    ");
+    EXPECT(0, "live.json: ");
+    EXPECT(0, "last_end.json: ");
+    EXPECT(0, "/100,000"); /* its checkpoint */
+    RUN("status", folder, "--json");
+    EXPECT(0, "\"problem\": \"");
+    RUN("stop", folder);
+    EXPECT(0, "is not running");
+    assert_ok(file_remove_tree(folder));
+}
+
 /* Waiting for a store counts as preparing: it is the beat that is looked for, not how long rows take. */
 static void preparing_rows_shows_its_heart(void **state) {
     (void)state;
@@ -534,6 +557,7 @@ int main(void) {
         cmocka_unit_test_setup(what_is_no_run_is_told, fresh),
         cmocka_unit_test_setup(a_run_is_shown_and_stopped, fresh),
         cmocka_unit_test_setup(roles_rings_and_drafters_are_shown, fresh),
+        cmocka_unit_test_setup(damaged_records_hide_nothing_else, fresh),
         cmocka_unit_test_setup(preparing_rows_shows_its_heart, fresh),
         cmocka_unit_test_setup(a_run_whose_folder_is_taken_away_ends, fresh),
         cmocka_unit_test_setup(a_run_that_does_not_answer_is_killed_only_on_request, fresh),
