@@ -233,6 +233,7 @@ static void report(const job *j) {
     }
     printf("plan %.3f ms, forward %.3f ms", 1e3 * j->plan_s, 1e3 * j->forward_s);
     if (j->backward) printf(", backward %.3f ms", 1e3 * j->backward_s);
+    if (j->gpu) printf(" (copies between host and device counted in)");
     printf("; mean lse %.6f, rows that see nothing %lld\n",
            n > empty ? sum / (double)(n - empty) : 0.0, (long long)empty);
     if (j->left)
