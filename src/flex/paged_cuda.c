@@ -8,6 +8,8 @@
 #include "flex/paged.h"
 #include <stdio.h>
 
+enum { MOST_PARTS = 4 }; /* blocks that share the rows of a split */
+
 struct paged_cuda {
     paged_cuda_shape shape;
     int splits, extra_splits;
@@ -29,7 +31,7 @@ static err check(const paged_cuda_shape *s) {
         return err_set(ERR_SHAPE, "paged attention: keys are %s; BF16, F16 and F32 are supported",
                        dtype_name(s->type));
     if (s->seqs < 1 || s->rows < 1 || s->seq_rows < 1 || s->keys < 0 || s->extra < 0 ||
-        s->keys + s->extra > INT64_C(1) << 38 || s->seqs > 65535 || s->kv_heads > 65535)
+        s->keys + s->extra > INT64_C(1) << 38 || s->seqs > 65535 || s->kv_heads > 16383)
         return err_set(
             ERR_RANGE,
             "paged attention: %lld sequences with %lld rows and %lld + %lld keys are out "
@@ -102,7 +104,9 @@ err paged_cuda_run(const paged_cuda *p, dev_stream *s, dev_address seqs, int64_t
                         .stats = (void *)(uintptr_t)(workspace + p->part)};
     void *const args[] = {&g};
     const unsigned splits = (unsigned)(p->splits + p->extra_splits), rows = (unsigned)x->seq_rows;
-    const module_grid split = {{splits, (unsigned)n, (unsigned)x->kv_heads}, {128}, 0},
+    const int64_t pairs = x->seq_rows * (x->q_heads / x->kv_heads), steps = (pairs + 3) / 4;
+    const unsigned parts = steps < MOST_PARTS ? (unsigned)steps : MOST_PARTS;
+    const module_grid split = {{splits, (unsigned)n, (unsigned)x->kv_heads * parts}, {128}, 0},
                       join = {{(rows * (unsigned)x->q_heads + 3) / 4, (unsigned)n}, {128}, 0};
     if (splits) TRY(module_launch(p->split, s, &split, args));
     return module_launch(p->join, s, &join, args);
