@@ -198,7 +198,9 @@ static err saved(const run_folder *f, str *out) {
 
 static err ended(const run_folder *f, str *out) {
     TRY(str_printf(out, "state      %s\nlast       ",
-                   f->locked     ? "locked by a process without a live record"
+                   f->locked && f->has_record
+                       ? "locked: the last process is on its way out, or another has just begun"
+                   : f->locked   ? "locked by a process without a live record"
                    : finished(f) ? "not running; finished"
                                  : "not running; the same train command continues it"));
     TRY(status_text_end(f, out));

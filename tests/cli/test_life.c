@@ -217,6 +217,16 @@ static void damaged_records_hide_nothing_else(void **state) {
     assert_ok(file_remove_tree(folder));
 }
 
+static void a_mapped_file_that_is_cut_is_named(void **state) {
+    (void)state;
+    const pid_t pid = START("train", recipe, "--quiet");
+    await(5, 0);
+    assert_int_equal(truncate(files_at(&dir, "run/tokens/tokens-00000000.bin"), 0), 0);
+    assert_int_equal(run_wait(pid, PATIENCE), 128 + SIGBUS);
+    run_read(&r, output);
+    assert_non_null(strstr(r.text, "run/tokens/tokens-00000000.bin was cut"));
+}
+
 /* Waiting for a store counts as preparing: it is the beat that is looked for, not how long rows take. */
 static void preparing_rows_shows_its_heart(void **state) {
     (void)state;
@@ -558,6 +568,7 @@ int main(void) {
         cmocka_unit_test_setup(a_run_is_shown_and_stopped, fresh),
         cmocka_unit_test_setup(roles_rings_and_drafters_are_shown, fresh),
         cmocka_unit_test_setup(damaged_records_hide_nothing_else, fresh),
+        cmocka_unit_test_setup(a_mapped_file_that_is_cut_is_named, fresh),
         cmocka_unit_test_setup(preparing_rows_shows_its_heart, fresh),
         cmocka_unit_test_setup(a_run_whose_folder_is_taken_away_ends, fresh),
         cmocka_unit_test_setup(a_run_that_does_not_answer_is_killed_only_on_request, fresh),

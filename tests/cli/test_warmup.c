@@ -301,6 +301,32 @@ static void compilers_that_do_not_serve(void **state) {
     SAYS(1, "NVRTC", "libnvrtc.so.13", "install");
 }
 
+/* attend asks for a GPU; what is missing is told before anything is computed. */
+static void gpus_that_cannot_be_used(void **state) {
+    (void)state;
+    static const char *const attend[] = {"attend",   "--random", "1,1,1,8,8,8",
+                                         "--device", "cuda:0",   NULL};
+    stubs_link(&dir, "lib", "libcuda.so.1", "cuda_13");
+    with("STUB_CUDA_INIT=100");
+    run(attend);
+    SAYS(1, "sees no GPU", "CUDA_VISIBLE_DEVICES");
+    environment[3] = "STUB_CUDA_VERSION=11080";
+    run(attend);
+    SAYS(1, "CUDA driver 11.8", "12.0", "LD_LIBRARY_PATH");
+    environment[3] = "STUB_CUDA_VERSION=12040";
+    run(attend);
+    SAYS(1, "driver serves CUDA 12.4", "NVRTC is 13.0");
+    environment[3] = NULL;
+    RUN("attend", "--random", "1,1,1,8,8,8", "--device", "cuda:5");
+    SAYS(2, "there is no cuda:5", "2 CUDA devices");
+    RUN("attend", "--random", "1,1,1,8,8,8", "--device", "cuda:1");
+    SAYS(1, "cuda:1", "V100", "sm_70", "sm_80");
+    RUN("attend", "--random", "1,1,1,8,8,12", "--device", "cuda:0");
+    SAYS(1, "12", "multiple of 8");
+    RUN("warmup", "--json"); /* two kinds of GPU: the user must say which */
+    SAYS(2, "cuda:1", "--arch");
+}
+
 /* The real NVRTC behind the counting stub: images are real, each compiled once. */
 static void the_real_compiler_behind_the_stub(void **state) {
     static char path[PATH_MAX + 32];
@@ -332,6 +358,7 @@ int main(void) {
         TEST(folders_that_keep_nothing_are_refused),
         TEST(architectures_are_checked_first),
         TEST(compilers_that_do_not_serve),
+        TEST(gpus_that_cannot_be_used),
         TEST(the_real_compiler_behind_the_stub),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
