@@ -156,6 +156,8 @@ static err compile(void *ctx, const kernel_spec *spec, const char *arch, kernel_
     memset(out, 0, sizeof *out);
     snprintf(target, sizeof target, "--gpu-architecture=%s", arch);
     options[n_options++] = target;
+    /* Images come from our cache alone: the driver's, which NVRTC asks since 12.9, brings none of the report. */
+    if (shared_lib_compare(n->lib.version, "12.9") >= 0) options[n_options++] = "--no-cache";
     for (int i = 0; kernel_option(spec, i) && n_options <= OPTIONS; i++)
         options[n_options++] = kernel_option(spec, i);
     if (n_options > OPTIONS || spec->n_hooks + spec->n_headers > HEADERS)

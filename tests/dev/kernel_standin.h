@@ -54,6 +54,15 @@ static inline void standin_sleep(int ms) {
     nanosleep(&t, NULL);
 }
 
+/* Waits until a line is there; a minute without it is a failure of what should have written it. */
+static inline void standin_await(const char *path, const char *name) {
+    for (int i = 0; i < 60000 && !standin_count(path, name); i++) {
+        struct timespec t = {0, 1000000};
+        nanosleep(&t, NULL);
+    }
+    files_must(standin_count(path, name), name);
+}
+
 static inline err standin_compile(void *ctx, const kernel_spec *spec, const char *arch,
                                   kernel_product *out) {
     standin *s = ctx;

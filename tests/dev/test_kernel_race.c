@@ -129,7 +129,7 @@ static void a_thread_waits_for_its_own_kernel_alone(void **state) {
     compiler.sleep_ms = 1500;
     assert_ok(open_cache(&c));
     assert_int_equal(pthread_create(&id, NULL, stuck, c), 0);
-    while (!standin_count(compiler.began, "kernel 2")) standin_sleep(1);
+    standin_await(compiler.began, "kernel 2");
     compiler.sleep_ms = 0;
     assert_ok(kernel_cache_get(c, &kernels[0].spec, "sm_90a", &image));
     assert_int_equal(standin_count(compiler.ended, "kernel 2"), 0); /* still on its way */
@@ -183,7 +183,7 @@ static void b16_processes_compile_each_kernel_once(void **state) {
     pid_t pids[4];
     char name[16];
     pids[0] = start_child("out0", 4, "kernel 3");
-    while (!standin_count(compiler.began, "kernel 3")) standin_sleep(1);
+    standin_await(compiler.began, "kernel 3");
     for (int i = 1; i < 4; i++) {
         snprintf(name, sizeof name, "out%d", i);
         pids[i] = start_child(name, 4, NULL);
@@ -250,7 +250,7 @@ static void b17_a_dead_holder_holds_nothing(void **state) {
     char digest[KERNEL_KEY];
     kernel_cache *c;
     pid_t pid = start_child("out", 1, "kernel 0");
-    while (!standin_count(compiler.began, "kernel 0")) standin_sleep(1);
+    standin_await(compiler.began, "kernel 0");
     assert_int_equal(kill(pid, SIGKILL), 0);
     assert_int_equal(code_of(pid), 128 + SIGKILL);
     assert_ok(open_cache(&c));
@@ -266,7 +266,7 @@ static void b17_a_holder_that_sleeps_is_named(void **state) {
     kernel_cache *c;
     const kernel_image *image;
     pid_t pid = start_child("out", 1, "kernel 0");
-    while (!standin_count(compiler.began, "kernel 0")) standin_sleep(1);
+    standin_await(compiler.began, "kernel 0");
     assert_ok(kernel_cache_open(
         &c, &(kernel_cache_config){.folder = folder, .compiler = &compiler.c, .patience = 0.2}));
     assert_ok(kernel_cache_get(c, &kernels[0].spec, "sm_90a", &image));
