@@ -13,7 +13,7 @@ PREFIX ?= /usr/local
 LIBDIR ?= $(PREFIX)/lib
 PKGCONFIG ?= pkg-config
 OBJCOPY ?= objcopy
-NVRTC_ARCHS ?= sm_80 sm_90a
+NVRTC_ARCHS ?= sm_80 sm_90 sm_100 sm_120
 FUZZ_RUNS ?= 20000
 FUZZ_SECONDS ?= 10
 
@@ -291,8 +291,10 @@ install: all ## program, header, libraries and paceline.pc; PREFIX, LIBDIR and D
 	install -D -m 644 docs/LANGUAGE.md $(DESTDIR)$(PREFIX)/share/doc/paceline/docs/LANGUAGE.md
 	install -D -m 644 -t $(DESTDIR)$(PREFIX)/share/doc/paceline/examples examples/attend.c examples/mask_map.c
 
-kernels-check: ## compile every device kernel with NVRTC, no GPU needed
-	@tools/kernels_check.sh '$(CC)' '$(BUILD)' '$(NVRTC_ARCHS)' $(kernels)
+# Kernels that are whole files; those of attention are put together by the program.
+whole_kernels := $(filter-out src/flex/kernels/%,$(kernels))
+kernels-check: $(call archives,flex) ## compile every device kernel with NVRTC and judge spills, no GPU needed
+	@tools/kernels_check.sh '$(CC)' '$(BUILD)' '$(NVRTC_ARCHS)' '$(call archives,flex) $(LIBS)' $(whole_kernels)
 
 compile_commands.json: FORCE ## flags of every file, for editors
 	@tools/compile_commands.sh '$(CC) $(CFLAGS_ALL)' $(sources) $(support) $(test_sources) $(bench_sources) > $@

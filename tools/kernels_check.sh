@@ -1,16 +1,21 @@
 #!/usr/bin/env bash
-# Compiles every device kernel with NVRTC for each architecture, so that a machine without a GPU
-# finds what would fail on one. Usage: tools/kernels_check.sh CC BUILD 'ARCH...' KERNEL... .
+# Compiles device kernels with NVRTC for each architecture, so that a machine without a GPU finds what
+# would fail on one, and holds registers that spill and local memory to tools/kernels_allow.txt.
+# Usage: tools/kernels_check.sh CC BUILD 'ARCH...' 'LINK...' KERNEL... .
 #
-# Without NVRTC it says so and passes: the library is not part of what `make setup` installs.
+# Kernels of attention are texts that the program makes: tools/kernel_texts.c, linked with LINK, writes a list
+# of them to BUILD/kernels. Without NVRTC it says so and passes: the library is not part of what `make setup`
+# installs.
 set -eu
-cc=$1 build=$2 archs=$3
-shift 3
-if [ $# -eq 0 ]; then
-    echo 'kernels-check: no kernels yet'
-    exit 0
-fi
+cc=$1 build=$2 archs=$3 link=$4
+shift 4
 mkdir -p "$build/tools"
-# shellcheck disable=SC2086  # the compiler may be two words ("ccache gcc")
+rm -rf "$build/kernels"
+mkdir -p "$build/kernels"
+# shellcheck disable=SC2086  # the compiler may be two words ("ccache gcc"), and so are libraries
 $cc -std=c11 -D_GNU_SOURCE -O1 -Wall -Wextra -Wpedantic -Werror tools/nvrtc_check.c -o "$build/tools/nvrtc_check" -ldl
-"$build/tools/nvrtc_check" "$archs" "$@"
+# shellcheck disable=SC2086
+$cc -std=c11 -D_GNU_SOURCE -O1 -Wall -Wextra -Wpedantic -Werror -Isrc tools/kernel_texts.c -o "$build/tools/kernel_texts" $link
+mapfile -t texts < <("$build/tools/kernel_texts" "$build/kernels")
+[ "${#texts[@]}" -gt 0 ]
+"$build/tools/nvrtc_check" "$archs" tools/kernels_allow.txt "${texts[@]}" "$@"

@@ -8,6 +8,8 @@
 #include "cli/open_dev.h"
 #include "core/clock.h"
 #include "core/file.h"
+#include "dev/dev_cuda.h"
+#include "flex/flex_cuda_host.h"
 #include "flex/mods.h"
 #include <math.h>
 #include <stdio.h>
@@ -32,7 +34,8 @@ static const arg_spec spec[] = {
      "write o, lse and with --backward dq, dk, dv and d_NAME of captured floats"},
     {"--png", ARG_TEXT, "FILE", "draw the weights of one head of batch 0 as a PNG picture"},
     {"--png-head", ARG_INT, "H", "the query head to draw (default 0)"},
-    {"--device", ARG_TEXT, "cpu", "device (cpu)"},
+    {"--device", ARG_TEXT, "cpu|cuda:N",
+     "where to compute (default cpu); on a GPU o and gradients are rounded to the tensors' type"},
     {"--threads", ARG_INT, "N", "CPU threads (default: usable CPUs)"},
     {"--explain", ARG_FLAG, NULL,
      "print what was chosen and why, bytes taken, and what a dense run would take"},
@@ -46,7 +49,10 @@ typedef struct job {
     st_file *file;
     arena *mem;
     dev *d;
-    flex_plan *plan;
+    cuda_system *sys; /* NULL: the CPU */
+    flex_problem problem;
+    flex_plan *plan;     /* on the CPU */
+    flex_cuda_host *gpu; /* on a GPU */
     flex_io io;
     int left;
     int backward;
@@ -70,16 +76,21 @@ static err learned(job *j) {
     return arena_alloc(j->mem, (size_t)j->in.q_heads, sizeof(float), &j->io.d_sinks);
 }
 
+static err workspace(job *j) {
+    if (!j->plan) return ERR_OK;
+    size_t ws = flex_forward_workspace(j->plan, dev_threads(j->d)),
+           wb = flex_backward_workspace(j->plan, dev_threads(j->d));
+    return arena_alloc_raw(j->mem, j->backward && wb > ws ? wb : ws, 1, &j->io.workspace);
+}
+
 static err outputs(job *j) {
     const attend_in *in = &j->in;
     int64_t rows = in->batch * in->q_heads * in->q_len,
             keys = in->batch * in->kv_heads * in->kv_len;
-    size_t ws = flex_forward_workspace(j->plan, dev_threads(j->d)),
-           wb = flex_backward_workspace(j->plan, dev_threads(j->d));
     float *ones;
     TRY(arena_alloc(j->mem, (size_t)(rows * in->v_dim), sizeof(float), &j->io.o.data));
     TRY(arena_alloc(j->mem, (size_t)rows, sizeof(float), &j->io.lse));
-    TRY(arena_alloc_raw(j->mem, j->backward && wb > ws ? wb : ws, 1, &j->io.workspace));
+    TRY(workspace(j));
     j->io.q = attend_in_view(in->type, in->q, in->q_heads, in->q_len, in->dim);
     j->io.k = attend_in_view(in->type, in->k, in->kv_heads, in->kv_len, in->dim);
     j->io.v = attend_in_view(in->type, in->v, in->kv_heads, in->kv_len, in->v_dim);
@@ -106,9 +117,9 @@ static err outputs(job *j) {
     return learned(j);
 }
 
-static err make_plan(job *j, const args *a) {
+static err make_problem(job *j, const args *a) {
     const attend_in *in = &j->in;
-    double scale, t0 = clock_seconds();
+    double scale;
     TRY(args_real(a, "--scale", 0, &scale));
     flex_problem p = {.batch = in->batch,
                       .q_heads = in->q_heads,
@@ -127,18 +138,27 @@ static err make_plan(job *j, const args *a) {
                       .sinks = j->sinks};
     for (int i = 0; j->backward && i < j->score.n; i++)
         p.score_grads |= (unsigned)(j->score.decl[i].type == EXPR_FLOAT) << i;
-    TRY(flex_plan_create(&j->plan, j->d, &p, j->mem));
+    j->problem = p;
+    return ERR_OK;
+}
+
+/* On the CPU the plan says how much workspace the outputs need; on a GPU it is made when they are there. */
+static err make_plan(job *j) {
+    double t0 = clock_seconds();
+    if (!j->sys) TRY(flex_plan_create(&j->plan, j->d, &j->problem, j->mem));
+    TRY(outputs(j));
+    if (j->sys) TRY(flex_cuda_host_open(&j->gpu, j->d, &j->problem, &j->io, j->backward, j->mem));
     j->plan_s = clock_seconds() - t0;
     return ERR_OK;
 }
 
 static err compute(job *j) {
     double t0 = clock_seconds();
-    TRY(flex_forward(j->plan, j->d, &j->io));
+    TRY(j->gpu ? flex_cuda_host_forward(j->gpu) : flex_forward(j->plan, j->d, &j->io));
     j->forward_s = clock_seconds() - t0;
     if (!j->backward) return ERR_OK;
     t0 = clock_seconds();
-    TRY(flex_backward(j->plan, j->d, &j->io));
+    TRY(j->gpu ? flex_cuda_host_backward(j->gpu) : flex_backward(j->plan, j->d, &j->io));
     j->backward_s = clock_seconds() - t0;
     return ERR_OK;
 }
@@ -176,10 +196,19 @@ static err write_out(const job *j, const char *path) {
     return safetensors_write(path, t, n, NULL, 0);
 }
 
+static err explain_gpu(const job *j) {
+    str s = {0};
+    err e = flex_cuda_host_explain(j->gpu, &s);
+    if (!e) printf("%s", s.s);
+    str_free(&s);
+    return e;
+}
+
 static err explain(const job *j) {
     str s = {0};
     char took[24], dense[24];
     arena_stats st;
+    if (j->gpu) return explain_gpu(j);
     err e = flex_plan_explain(j->plan, &s);
     if (e) return e;
     arena_get_stats(j->mem, &st);
@@ -204,6 +233,7 @@ static void report(const job *j) {
     }
     printf("plan %.3f ms, forward %.3f ms", 1e3 * j->plan_s, 1e3 * j->forward_s);
     if (j->backward) printf(", backward %.3f ms", 1e3 * j->backward_s);
+    if (j->gpu) printf(" (copies between host and device counted in)");
     printf("; mean lse %.6f, rows that see nothing %lld\n",
            n > empty ? sum / (double)(n - empty) : 0.0, (long long)empty);
     if (j->left)
@@ -244,20 +274,20 @@ static err execute(job *j, const args *a) {
     if (args_has(a, "--out")) TRY(file_check_output(args_text(a, "--out", NULL)));
     if (png) TRY(file_check_output(png));
     TRY(arena_create(&j->mem, "attend", 0));
-    TRY(open_dev(a, &j->d));
+    TRY(open_dev_any(a, &j->d, &j->sys));
     if (in) TRY(safetensors_open(&j->file, in));
     TRY(attend_in_load(&j->in, a, j->file, j->backward, j->mem));
     TRY(attend_in_sinks(&j->in, j->file, args_text(a, "--sinks", NULL), j->mem, &j->sinks));
     if (mask) TRY(captures_open(&j->cap, EXPR_MASK, mask, score, j->file, let, n_let));
     if (score) TRY(captures_open(&j->score, EXPR_SCORE, score, mask, j->file, let, n_let));
-    TRY(make_plan(j, a));
-    if (png) TRY(attend_picture_check(flex_plan_problem(j->plan), head));
-    TRY(outputs(j));
+    TRY(make_problem(j, a));
+    if (png) TRY(attend_picture_check(&j->problem, head));
+    TRY(make_plan(j));
     TRY(compute(j));
     if (args_has(a, "--out")) TRY(write_out(j, args_text(a, "--out", NULL)));
     if (png)
-        TRY(attend_picture_png(flex_plan_problem(j->plan), &j->io, &j->cap, &j->score, head, png,
-                               j->mem));
+        TRY(attend_picture_png(j->plan ? flex_plan_problem(j->plan) : &j->problem, &j->io, &j->cap,
+                               &j->score, head, png, j->mem));
     if (args_has(a, "--explain")) TRY(explain(j));
     report(j);
     return ERR_OK;
@@ -269,7 +299,9 @@ static err run(const args *a) {
     captures_close(&j.cap);
     captures_close(&j.score);
     safetensors_close(j.file);
+    flex_cuda_host_close(j.gpu);
     dev_close(j.d);
+    cuda_system_close(j.sys);
     arena_destroy(j.mem);
     return e;
 }

@@ -4,6 +4,7 @@
  * printed whole, then refused with what would fit; it is not measured, since measuring needs memory too. Tables fit a
  * terminal of 100 columns. */
 #include "cli/command.h"
+#include "cli/progress.h"
 #include "cli/plan_json.h"
 #include "core/clock.h"
 #include "core/file.h"
@@ -214,13 +215,22 @@ static err get_limit(const args *a, const char *name, double *bytes) {
     return ERR_OK;
 }
 
+static void draw_rows(void *ctx, const char *line) { progress_line(ctx, 0, "%s", line); }
+
 static err plan(const args *a, const recipe *r, train **t, outlook *o) {
     double memory = 0, disk = 0;
     TRY(get_limit(a, "--memory", &memory));
     TRY(get_limit(a, "--disk", &disk));
-    const train_options opt = {
-        .plan_only = 1, .memory_limit = (size_t)memory, .disk_limit = (uint64_t)disk};
-    TRY(train_open(t, r, &opt));
+    progress bar;
+    const train_options opt = {.plan_only = 1,
+                               .memory_limit = (size_t)memory,
+                               .disk_limit = (uint64_t)disk,
+                               .on_rows = draw_rows,
+                               .on_rows_ctx = &bar};
+    progress_start(&bar);
+    err e = train_open(t, r, &opt);
+    progress_end(&bar);
+    TRY(e);
     o->p = train_get_plan(*t);
     if (!o->p->refused[0]) TRY(look_ahead(a, *t, o));
     TRY(args_has(a, "--json") ? print_json(o) : print_text(*t, o));

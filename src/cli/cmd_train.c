@@ -76,6 +76,8 @@ static void draw(void *ctx, const train_progress *p) {
                   clock_span(p->seconds_left, left), p->bad_steps ? "  (bad steps!)" : "");
 }
 
+static void draw_rows(void *ctx, const char *line) { progress_line(ctx, 0, "%s", line); }
+
 static err load(const args *a, recipe **r) {
     return recipe_load(r, a->positional[0], a->positional + 1, a->n_positional - 1);
 }
@@ -89,10 +91,14 @@ static err train_here(const args *a, const recipe *r, int64_t supervisor, int *a
                                .quiet = args_has(a, "--quiet"),
                                .allow_change = args_has(a, "--allow-change"),
                                .stop = &stop_flag,
+                               .on_rows = args_has(a, "--quiet") ? NULL : draw_rows,
+                               .on_rows_ctx = &bar,
                                .supervisor = supervisor};
     catch_signals();
     err e = opt.quiet ? ERR_OK : linked_print(stderr, NULL);
+    progress_start(&bar);
     if (!e) e = train_open(&t, r, &opt);
+    progress_end(&bar);
     if (!e && !opt.quiet) e = train_plan_text(t, &text);
     if (text.n) fprintf(stderr, "%s", text.s);
     str_free(&text);

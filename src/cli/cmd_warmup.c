@@ -1,6 +1,7 @@
-/* paceline warmup: compiles every kernel that the program has, for one architecture, and leaves it in the kernel cache.
+/* paceline warmup: compiles every kernel that a recipe needs, or those of common head sizes, for one architecture, and leaves
+ * them in the kernel cache.
  *
- * The architecture need not be here: no GPU is touched and none is needed. What is cached already is read and checked.
+ * Of a recipe's files the target's config is read and no weights; data is not looked at. The architecture need not be here: no GPU is touched and none is needed. What is cached already is read and checked.
  * Afterwards the cache is read once more through a fresh handle, as the next start will, and that time is told. */
 #include "cli/command.h"
 #include "cli/kernel_usage.h"
@@ -9,6 +10,8 @@
 #include "dev/cuda_system.h"
 #include "dev/dev_kernels.h"
 #include "dev/kernel_list.h"
+#include "io/recipe.h"
+#include "model/drafter.h"
 #include <jansson.h>
 #include <stdio.h>
 #include <string.h>
@@ -71,13 +74,73 @@ static err read_again(warmup *w) {
     return e ? err_context(e, "the cache was filled and does not hold its kernels: ") : ERR_OK;
 }
 
-static err fill(warmup *w) {
+/* ---- which kernels ---- */
+
+enum { BLOCK = 16 }; /* stands for any block size: it is an argument of kernels */
+
+static err list_model(warmup *w, const target_config *t, const drafter_config *d) {
+    int number;
+    TRY(kernel_check_arch(w->arch, &number));
+    const size_t shared = (size_t)kernel_arch_shared(number);
+    if (t) TRY(target_kernels(t, DT_BF16, shared, kernel_list_add, &w->list));
+    return drafter_kernels(d, DT_BF16, shared, kernel_list_add, &w->list);
+}
+
+/* Without a recipe: the head sizes that models have, layers with a window and without. */
+static err list_common(warmup *w) {
+    static const int64_t sizes[] = {64, 128};
+    for (size_t i = 0; i < sizeof sizes / sizeof sizes[0]; i++) {
+        const target_config t = {.head_dim = sizes[i]};
+        const drafter_config d = {
+            .layers = 2, .head_dim = sizes[i], .block_size = BLOCK, .window = {0, BLOCK}};
+        TRY(list_model(w, &t, &d));
+    }
+    return ERR_OK;
+}
+
+/* The parts of a drafter's config that its kernels depend on. */
+static err drafter_of(const recipe *r, const target_config *t, drafter_config *out) {
+    const char *init = recipe_text(r, RECIPE_drafter_init);
+    if (init[0]) return drafter_read_config(out, init);
+    *out = (drafter_config){.layers = recipe_int(r, RECIPE_drafter_layers),
+                            .block_size = recipe_int(r, RECIPE_drafter_block_size),
+                            .head_dim = recipe_is_auto(r, RECIPE_drafter_head_dim)
+                                            ? t->head_dim
+                                            : recipe_int(r, RECIPE_drafter_head_dim)};
+    for (int64_t i = 0; i < out->layers && !recipe_is_auto(r, RECIPE_drafter_sliding_window); i++)
+        out->window[i] = recipe_int(r, RECIPE_drafter_sliding_window);
+    return ERR_OK;
+}
+
+static err list_recipe(warmup *w, const recipe *r) {
+    target_config t;
+    TRY(target_read_config(&t, recipe_text(r, RECIPE_target_path)));
+    const int named = recipe_drafters(r);
+    for (int i = 0; i < (named ? named : 1); i++) {
+        drafter_config d;
+        TRY(drafter_of(recipe_drafter(r, i), &t, &d));
+        TRY(list_model(w, i ? NULL : &t, &d));
+    }
+    return ERR_OK;
+}
+
+static err list_kernels(warmup *w, const args *a) {
+    recipe *r = NULL;
+    TRY(dev_kernels_each(w->arch, kernel_list_add, &w->list));
+    if (!a->n_positional) return list_common(w);
+    err e = recipe_load(&r, a->positional[0], a->positional + 1, a->n_positional - 1);
+    if (!e) e = list_recipe(w, r);
+    recipe_free(r);
+    return e;
+}
+
+static err fill(warmup *w, const args *a) {
+    TRY(list_kernels(w, a));
     TRY(kernel_cache_open(&w->cache, NULL));
     if (!kernel_cache_keeps(w->cache))
         return err_set(ERR_REFUSED, "what is compiled could not be kept: %s",
                        kernel_cache_note(w->cache));
     TRY(kernel_cache_check_arch(w->cache, w->arch));
-    TRY(dev_kernels_each(w->arch, kernel_list_add, &w->list));
     double start = clock_seconds();
     TRY(kernel_list_compile(&w->list, w->cache, w->arch, w->threads));
     w->ms = (clock_seconds() - start) * 1e3;
@@ -152,7 +215,7 @@ static err run(const args *a) {
     TRY(choose_arch(a, w.arch));
     TRY(kernel_list_create(&w.list));
     w.threads = (int)threads;
-    err e = fill(&w);
+    err e = fill(&w, a);
     if (!e) e = args_has(a, "--json") ? print_json(&w) : print_text(&w);
     kernel_cache_close(w.cache);
     kernel_list_destroy(&w.list);
@@ -161,13 +224,13 @@ static err run(const args *a) {
 
 const command command_warmup = {
     .name = "warmup",
-    .usage = "warmup [--arch ARCH] [--threads N] [--json]",
+    .usage = "warmup [RECIPE [key=value ...]] [--arch ARCH] [--threads N] [--json]",
     .summary = "compile every GPU kernel into the kernel cache",
     .details =
         "The cache is the folder PACELINE_CACHE, else paceline/kernels in the user's cache folder. A run after\n"
         "it compiles nothing; PACELINE_NO_COMPILE=1 holds it to that. No GPU is needed when --arch is given.",
     .spec = spec,
     .min_pos = 0,
-    .max_pos = 0,
+    .max_pos = ARGS_MAX_POSITIONAL,
     .run = run,
 };

@@ -1,6 +1,7 @@
 /* The program: finds the sub-command, parses its options, runs it, turns errors into one line and an
  * exit code. All work is in the commands (cmd_*.c) and the libraries below; nothing is computed
  * here. */
+#include "cli/bus_error.h"
 #include "cli/command.h"
 #include "cli/linked.h"
 #include "core/env.h"
@@ -53,6 +54,7 @@ static int fail(const char *name, err e) {
 static int prepare_process(void) {
     for (int fd = 0; fd < 3; fd++)
         if (fcntl(fd, F_GETFD) < 0 && open("/dev/null", fd ? O_RDONLY : O_WRONLY) != fd) return -1;
+    bus_error_listen();
     return signal(SIGXFSZ, SIG_IGN) == SIG_ERR ? -1 : 0;
 }
 

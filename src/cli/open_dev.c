@@ -2,20 +2,35 @@
  * is refused, with its name, rather than replaced by something slow. Other devices enter here, for all
  * commands at once. */
 #include "cli/open_dev.h"
-#include "dev/cuda_system.h"
+#include "dev/dev_cuda.h"
 #include <string.h>
+
+static err open_cpu(const args *a, const char *device, dev **out) {
+    int64_t threads;
+    TRY(args_int(a, "--threads", 0, 0, 1024, &threads));
+    if (strcmp(device, "cpu") && strcmp(device, "cpu:0"))
+        return err_set(ERR_USAGE, "device '%s' is unknown; it is spelled cpu or cuda:N", device);
+    return dev_open_cpu(out, &(dev_config){.threads = (int)threads});
+}
 
 err open_dev(const args *a, dev **out) {
     const char *device = args_text(a, "--device", "cpu");
-    int64_t threads;
-    TRY(args_int(a, "--threads", 0, 0, 1024, &threads));
     if (cuda_system_parse(device) >= 0)
         return err_set(
             ERR_USAGE,
             "--device %s: this command computes on the CPU alone; leave --device out, or "
             "say cpu",
             device);
-    if (strcmp(device, "cpu") && strcmp(device, "cpu:0"))
-        return err_set(ERR_USAGE, "device '%s' is unknown; it is spelled cpu or cuda:N", device);
-    return dev_open_cpu(out, &(dev_config){.threads = (int)threads});
+    return open_cpu(a, device, out);
+}
+
+err open_dev_any(const args *a, dev **out, cuda_system **sys) {
+    const char *device = args_text(a, "--device", "cpu");
+    const int index = cuda_system_parse(device);
+    int64_t threads;
+    *sys = NULL;
+    if (index < 0) return open_cpu(a, device, out);
+    TRY(args_int(a, "--threads", 0, 0, 1024, &threads));
+    TRY(cuda_system_open(sys, NULL));
+    return dev_open_cuda(out, *sys, index, &(dev_config){.threads = (int)threads});
 }

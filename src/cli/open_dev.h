@@ -4,9 +4,12 @@
 #ifndef CLI_OPEN_DEV_H
 #define CLI_OPEN_DEV_H
 #include "cli/args.h"
+#include "dev/cuda_system.h"
 #include "dev/dev.h"
 
 /* ERR_USAGE for unknown devices and numbers of threads outside 0..1024 (0: usable CPUs). */
 MUST_CHECK err open_dev(const args *a, dev **out);
+/* For commands that compute on GPUs too: cuda:N opens *sys, which the caller closes after the device. */
+MUST_CHECK err open_dev_any(const args *a, dev **out, cuda_system **sys);
 
 #endif

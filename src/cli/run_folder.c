@@ -75,14 +75,25 @@ static err check_folder(const char *path) {
         path);
 }
 
+/* A damaged record hides neither the lock nor the checkpoints: it is told, and counts as absent. */
+static err forgive(run_folder *f, err e, int *found) {
+    if (e != ERR_FORMAT) return e;
+    const size_t at = strlen(f->problem);
+    *found = 0;
+    snprintf(f->problem + at, sizeof f->problem - at,
+             "%s%.500s; it counts as absent until a run writes it anew", at ? "; " : "",
+             err_text());
+    return ERR_OK;
+}
+
 err run_folder_read(run_folder *f, const char *path) {
     char lock[PATH_MAX];
     *f = (run_folder){.path = path};
     TRY(check_folder(path));
     TRY(live_create(&f->live));
-    TRY(live_read(path, f->live, &f->has_record));
+    TRY(forgive(f, live_read(path, f->live, &f->has_record), &f->has_record));
     if (f->has_record) f->where = live_locate(path, f->live);
-    TRY(live_read_end(path, &f->end, &f->ended));
+    TRY(forgive(f, live_read_end(path, &f->end, &f->ended), &f->ended));
     TRY(file_join(lock, sizeof lock, path, "lock"));
     f->locked = f->where != LIVE_GONE || !file_lock_is_free(lock);
     return read_all_saved(f);

@@ -20,8 +20,9 @@ typedef struct run_folder {
     const char *path; /* borrowed */
     live_record *live;
     int has_record, ended, locked;
-    live_where where; /* LIVE_GONE without a record */
-    live_end end;     /* when ended */
+    live_where where;   /* LIVE_GONE without a record */
+    live_end end;       /* when ended */
+    char problem[1200]; /* a record that is damaged and counts as absent; "" */
     int n_saved;
     run_saved saved[LIVE_DRAFTERS];
 } run_folder;

@@ -198,7 +198,9 @@ static err saved(const run_folder *f, str *out) {
 
 static err ended(const run_folder *f, str *out) {
     TRY(str_printf(out, "state      %s\nlast       ",
-                   f->locked     ? "locked by a process without a live record"
+                   f->locked && f->has_record
+                       ? "locked: the last process is on its way out, or another has just begun"
+                   : f->locked   ? "locked by a process without a live record"
                    : finished(f) ? "not running; finished"
                                  : "not running; the same train command continues it"));
     TRY(status_text_end(f, out));
@@ -208,6 +210,7 @@ static err ended(const run_folder *f, str *out) {
 
 err status_text(const run_folder *f, str *out) {
     TRY(str_printf(out, "run        %s\n", f->path));
+    if (f->problem[0]) TRY(str_printf(out, "damaged    %s\n", f->problem));
     if (f->where == LIVE_RUNS) return living(f->live, out);
     if (f->where == LIVE_GONE) return ended(f, out);
     TRY(str_printf(out, "seen       not from here: what it wrote last follows; ask on %s\n",
@@ -257,6 +260,7 @@ json_t *status_text_json(const run_folder *f) {
     json_object_set_new(o, "running", f->where == LIVE_UNSEEN ? json_null() : json_boolean(runs));
     json_object_set_new(o, "process", json_string(f->has_record ? where[f->where] : "none"));
     json_object_set_new(o, "locked", json_boolean(f->locked));
+    json_object_set_new(o, "problem", f->problem[0] ? text_of(f->problem) : json_null());
     json_object_set_new(o, "resident_bytes",
                         runs ? json_integer((json_int_t)process_resident(f->live->process.pid))
                              : json_null());

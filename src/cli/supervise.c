@@ -165,9 +165,16 @@ static void learn(keeper *k, int status) {
     run_folder_free(&f);
 }
 
+/* "" where the update is not known. */
+static const char *at_update(const keeper *k, char text[48]) {
+    text[0] = 0;
+    if (k->update >= 0) snprintf(text, 48, ", at update %lld", (long long)k->update);
+    return text;
+}
+
 /* After a crash: an error, which is the supervisor's own end, unless the trainer is to be started again. */
 static err judge(keeper *k, int status, int64_t left) {
-    char before[sizeof k->cause];
+    char before[sizeof k->cause], where[48];
     const int64_t update_before = k->update;
     memcpy(before, k->cause, sizeof before);
     learn(k, status);
@@ -183,8 +190,8 @@ static err judge(keeper *k, int status, int64_t left) {
         return err_set(
             ERR_REFUSED,
             "the trainer failed twice in the same way without a new checkpoint between, so "
-            "it is not started again: at update %lld it %s",
-            (long long)k->update, k->cause);
+            "it is not started again: it %s%s",
+            k->cause, at_update(k, where));
     if (left <= 0) return err_set(ERR_REFUSED, "the trainer %s, and no restart is left", k->cause);
     return ERR_OK;
 }
@@ -194,8 +201,9 @@ static err pause_before(keeper *k, int64_t number, int64_t of) {
     double seconds = 1;
     for (int i = 1; i < k->in_vain && seconds < PAUSE_MOST; i++) seconds *= 2;
     if (seconds > PAUSE_MOST) seconds = PAUSE_MOST;
-    log_warn("the trainer %s, at update %lld; restart %lld of %lld follows in %.0f s", k->cause,
-             (long long)k->update, (long long)number, (long long)of, seconds);
+    char where[48];
+    log_warn("the trainer %s%s; restart %lld of %lld follows in %.0f s", k->cause,
+             at_update(k, where), (long long)number, (long long)of, seconds);
     const double end = clock_seconds() + seconds;
     while (!k->asked && clock_seconds() < end) {
         nanosleep(&(struct timespec){0, LOOK_MS * 1000000L}, NULL);

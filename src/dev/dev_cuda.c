@@ -81,6 +81,8 @@ int dev_cuda_index(const dev *d) { return d->cuda ? d->cuda->index : -1; }
 
 const cuda_device *dev_cuda_info(const dev *d) { return &d->cuda->sys->devices[d->cuda->index]; }
 
+kernel_cache *dev_cuda_cache(const dev *d) { return d->cuda->sys->cache; }
+
 const char *dev_arch(const dev *d) { return dev_cuda_info(d)->arch; }
 
 void dev_get_counters(const dev *d, dev_counters *out) {

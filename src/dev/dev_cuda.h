@@ -21,6 +21,7 @@ MUST_CHECK err dev_open_cuda(dev **out, cuda_system *sys, int index, const dev_c
 int dev_cuda_index(const dev *d);
 const char *dev_arch(const dev *d); /* "sm_90a": what kernels are compiled for */
 const cuda_device *dev_cuda_info(const dev *d);
+kernel_cache *dev_cuda_cache(const dev *d);
 /* Free and all bytes of the device as the driver sees them now. */
 MUST_CHECK err dev_memory(dev *d, uint64_t *free_bytes, uint64_t *total);
 

@@ -36,6 +36,19 @@ err kernel_check_arch(const char *arch, int *number) {
         arch, OLDEST);
 }
 
+int kernel_arch_shared(int number) {
+    switch (number) {
+    case 80:
+    case 87: return 163 << 10;
+    case 90:
+    case 100:
+    case 101:
+    case 103:
+    case 110: return 227 << 10;
+    default: return 99 << 10; /* 8.6, 8.9, 12.x */
+    }
+}
+
 err kernel_device_arch(int major, int minor, char out[KERNEL_ARCH]) {
     int number, hopper = major == 9 && minor == 0; /* whose own instructions need the suffix */
     snprintf(out, KERNEL_ARCH, "sm_%d%d%s", major, minor, hopper ? "a" : "");

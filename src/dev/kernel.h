@@ -43,6 +43,8 @@ enum { KERNEL_KEY = 33, KERNEL_ARCH = 16 };
 
 /* "sm_90a": number and suffix as NVRTC spells them, sm_80 at least; *number: 90. ERR_REFUSED in a sentence. */
 MUST_CHECK err kernel_check_arch(const char *arch, int *number);
+/* Most shared memory of a block, opted in, on devices of an architecture (its number as above). */
+int kernel_arch_shared(int number);
 /* The target for a device of this compute capability: 9.0 → "sm_90a", 8.6 → "sm_86". */
 MUST_CHECK err kernel_device_arch(int major, int minor, char out[KERNEL_ARCH]);
 /* All that decides a kernel's bits, written out; compiler: name, version, build. Appends to out. */

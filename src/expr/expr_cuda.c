@@ -446,12 +446,24 @@ static interval_range range_of(const ir_node *n, const expr_env *env, const int6
     }
 }
 
-int expr_cuda_fits_32(const expr *score, const expr_env *env, const int64_t extent[4]) {
+static int is_inside(const ir_node *n, const expr_value *v, const interval_range *at) {
+    for (int k = 0; k < n->n_args; k++) {
+        const interval_range *index = &at[n->arg[k]];
+        if (index->lo.i < 0 || index->hi.i >= v->dim[k]) return 0;
+    }
+    return 1;
+}
+
+unsigned expr_cuda_prove(const expr *score, const expr_env *env, const int64_t extent[4]) {
     interval_range at[IR_MAX_NODES + IR_SLACK];
+    unsigned holds = EXPR_CUDA_FITS_32 | EXPR_CUDA_INSIDE;
     for (int i = 0; i < score->prog.n; i++) {
         const ir_node *n = &score->prog.node[i];
         at[i] = range_of(n, env, extent, at);
-        if (n->type == EXPR_INT && (at[i].lo.i < INT32_MIN || at[i].hi.i > INT32_MAX)) return 0;
+        if (n->type == EXPR_INT && (at[i].lo.i < INT32_MIN || at[i].hi.i > INT32_MAX))
+            holds &= ~(unsigned)EXPR_CUDA_FITS_32;
+        if (n->op == IR_LOAD && !is_inside(n, &env->values[n->slot], at))
+            holds &= ~(unsigned)EXPR_CUDA_INSIDE;
     }
-    return 1;
+    return holds;
 }

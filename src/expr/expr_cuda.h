@@ -28,7 +28,11 @@ MUST_CHECK err expr_cuda_sites(str *out, const expr_grad *g, const dtype *type);
 
 /* Values for a run; arrays[i] is capture i's copy in device memory. env may be NULL where nothing is captured. */
 void expr_cuda_fill(px_env *out, const expr *e, const expr_env *env, const void *const *arrays);
-/* 1 when all integers of a score fit 32 bits for b < batch, h < heads, q < q_len, kv < kv_len, whatever s is. */
-int expr_cuda_fits_32(const expr *score, const expr_env *env, const int64_t extent[4]);
+/* What holds of a score for b < batch, h < heads, q < q_len, kv < kv_len, whatever s is: bits. */
+enum {
+    EXPR_CUDA_FITS_32 = 1, /* all integers fit 32 bits */
+    EXPR_CUDA_INSIDE = 2   /* no load leaves its array, reached or not */
+};
+unsigned expr_cuda_prove(const expr *score, const expr_env *env, const int64_t extent[4]);
 
 #endif

@@ -12,6 +12,7 @@
 
 enum { DEFAULT_TILE = 128 };
 #define DEFAULT_BUDGET ((size_t)256 << 20)
+#define MAX_EXTENT     (INT64_C(1) << 40)
 
 static int64_t min64(int64_t a, int64_t b) { return a < b ? a : b; }
 
@@ -169,10 +170,16 @@ static err resolve(const block_mask_args *args, block_mask *m, block_mask_args *
     if (!a->tile_q) a->tile_q = DEFAULT_TILE;
     if (!a->tile_kv) a->tile_kv = DEFAULT_TILE;
     if (!a->budget) a->budget = DEFAULT_BUDGET;
-    if (a->q_len < 0 || a->kv_len < 0 || a->batch < 0 || a->heads < 0 || a->tile_q < 1 ||
-        a->tile_kv < 1)
-        return err_set(ERR_RANGE,
-                       "mask: lengths, batch and heads must not be negative and tiles at least 1");
+    const int64_t extents[] = {a->batch, a->heads, a->q_len, a->kv_len};
+    static const char *const names[] = {"batch", "number of heads", "query length", "key length"};
+    for (int i = 0; i < 4; i++) {
+        if (extents[i] >= 0 && extents[i] <= MAX_EXTENT) continue;
+        return err_set(ERR_RANGE, "mask: %s is %lld; it must be from 0 to 2^40", names[i],
+                       (long long)extents[i]);
+    }
+    if (a->tile_q < 1 || a->tile_kv < 1)
+        return err_set(ERR_RANGE, "mask: tiles of %d x %d cells; both must be at least 1",
+                       a->tile_q, a->tile_kv);
     unsigned uses = a->mask ? expr_uses(a->mask) : 0;
     if (a->batch && !(uses & 1u)) a->batch = 1;
     if (a->heads && !(uses & 2u)) a->heads = 1;
@@ -230,11 +237,17 @@ static err prepare(blockmask__builder *w, arena *mem, arena *temp) {
         for (int i = 0; w->many && i < 2; i++)
             TRY(arena_alloc_raw(temp, BLOCKMASK__SIDE * BLOCKMASK__SIDE, sizeof *w->part[i],
                                 &w->part[i]));
+        TRY(blockmask__afford(w, (size_t)a->tile_q * (size_t)a->tile_kv));
         TRY(arena_alloc_raw(temp, (size_t)a->tile_q, (size_t)a->tile_kv, &w->cells));
         TRY(arena_alloc_raw(temp, expr_tile_scratch(a->mask, a->tile_q, a->tile_kv), 1,
                             &w->scratch));
     }
-    TRY(arena_alloc(temp, (size_t)(a->batch * a->heads) + 1, sizeof *w->first, &w->first));
+    size_t entries;
+    if (__builtin_mul_overflow((size_t)a->batch, (size_t)a->heads, &entries) ||
+        entries > SIZE_MAX / 2 / sizeof *w->first)
+        entries = SIZE_MAX / 2 / sizeof *w->first; /* beyond every budget */
+    TRY(blockmask__afford(w, entries * sizeof *w->first));
+    TRY(arena_alloc(temp, entries + 1, sizeof *w->first, &w->first));
     arena_get_stats(temp, &s);
     w->held = s.used;
     return ERR_OK;

@@ -12,6 +12,7 @@
 #include <stdlib.h>
 
 enum { DEFAULT_TILE = 64, MAX_TILE = 1024, MAX_COLUMNS = 256, MAX_SHARE = 8 };
+enum { MAX_TASKS = 1 << 28 };
 enum {
     WEIGHT_DQ = 3,
     WEIGHT_DKV = 4
@@ -277,6 +278,14 @@ err flex_plan_create(flex_plan **out, dev *d, const flex_problem *problem, arena
     p->share = (p->group + p->shares - 1) / p->shares; /* as even as can be */
     p->row_tasks = q->batch * q->kv_heads * p->shares * p->mask.q_tiles;
     p->col_tasks = q->batch * q->kv_heads * p->mask.kv_tiles;
+    const double tasks = (double)q->batch * (double)q->kv_heads *
+                         ((double)p->shares * (double)p->mask.q_tiles + (double)p->mask.kv_tiles);
+    if (tasks > MAX_TASKS)
+        return err_set(
+            ERR_REFUSED,
+            "attention: batch %lld x %lld key/value heads x tiles make %.3g tasks, and a plan "
+            "orders 2^28 at most; split the batch",
+            (long long)q->batch, (long long)q->kv_heads, tasks);
     if (q->mask) p->mask_scratch = expr_tile_scratch(q->mask, q->tile_q, q->tile_kv);
     p->visited = share_visited(&p->mask);
     TRY(flex__plan_score(p, a));

@@ -6,6 +6,7 @@
  * Embedding and head are the target's, borrowed. */
 #ifndef MODEL_DRAFTER_H
 #define MODEL_DRAFTER_H
+#include "dev/kernel.h"
 #include "model/target.h"
 
 enum { DRAFTER_MAX_TAPS = 16, DRAFTER_MAX_LAYERS = 64 };
@@ -110,5 +111,10 @@ typedef struct drafter_block_seq {
 MUST_CHECK err drafter_draft(const drafter *dr, dev *d, const kv_pool *pool,
                              const drafter_block_seq *seqs, int64_t n_seqs, float *logits_out,
                              arena *a);
+
+/* GPU kernels of a drafter's attention, forward and backward, one visit each. Of the config: layers, window, head_dim,
+ * block_size. shared: what a block may have (kernel_arch_shared). */
+MUST_CHECK err drafter_kernels(const drafter_config *c, dtype type, size_t shared,
+                               kernel_visit visit, void *ctx);
 
 #endif

@@ -4,6 +4,7 @@
  * sees nothing. A windowed layer also asks (anchor + slot) - kv < window of context keys; inside the block both
  * directions stay open. The documents of a row are contiguous, so one start per block says the document.
  * Layers of equal window share a plan. It knows nothing of weights. */
+#include "flex/flex_cuda_run.h"
 #include "model/drafter_acts.h"
 #include <inttypes.h>
 
@@ -30,20 +31,70 @@ static size_t mask_budget(int64_t q_len, int64_t kv_len) {
     return (size_t)1 << 20 > tiles * 64 ? (size_t)1 << 20 : tiles * 64;
 }
 
-err drafter__plans(drafter_acts *t, const drafter_config *c, dev *d, const drafter_row *row,
-                   arena *a) {
-    static const expr_decl decls[DRAFTER__CAPTURES] = {{"start", EXPR_INT, 1},
-                                                       {"anchor", EXPR_INT, 1},
-                                                       {"ctx", EXPR_INT, 0},
-                                                       {"bs", EXPR_INT, 0},
-                                                       {"window", EXPR_INT, 0}};
-    int64_t window = 0, full = 0;
+static const expr_decl decls[DRAFTER__CAPTURES] = {{"start", EXPR_INT, 1},
+                                                   {"anchor", EXPR_INT, 1},
+                                                   {"ctx", EXPR_INT, 0},
+                                                   {"bs", EXPR_INT, 0},
+                                                   {"window", EXPR_INT, 0}};
+
+/* The window of windowed layers, 0: none; *full: some layer has none. */
+static int64_t windows(const drafter_config *c, int *full) {
+    int64_t window = 0;
+    *full = 0;
     for (int64_t i = 0; i < c->layers; i++) {
         if (c->window[i])
             window = c->window[i];
         else
-            full = 1;
+            *full = 1;
     }
+    return window;
+}
+
+/* One block behind one key: texts of kernels do not depend on lengths or values. */
+static err visit_mask(int w, const drafter_config *c, dtype type, size_t shared, kernel_visit visit,
+                      void *ctx, arena *a) {
+    static const int32_t zero[1] = {0};
+    const expr_value values[DRAFTER__CAPTURES] = {{.type = DT_I32, .dim = {1}, .data = zero},
+                                                  {.type = DT_I32, .dim = {1}, .data = zero},
+                                                  {.scalar.i = 1},
+                                                  {.scalar.i = c->block_size},
+                                                  {.scalar.i = c->block_size}};
+    const expr_env env = {.values = values};
+    expr *mask;
+    flex_cuda_plan *plan;
+    TRY(expr_compile(&mask, EXPR_MASK, mask_text[w], decls, DRAFTER__CAPTURES));
+    const flex_problem p = {.batch = 1,
+                            .q_heads = 1,
+                            .kv_heads = 1,
+                            .q_len = c->block_size,
+                            .kv_len = 1 + c->block_size,
+                            .dim = c->head_dim,
+                            .v_dim = c->head_dim,
+                            .type = type,
+                            .mask = mask,
+                            .env = &env};
+    err e = flex_cuda_plan_create(&plan, &p, shared, a);
+    if (!e) e = flex_cuda_each(plan, 1, visit, ctx);
+    expr_free(mask);
+    return e;
+}
+
+err drafter_kernels(const drafter_config *c, dtype type, size_t shared, kernel_visit visit,
+                    void *ctx) {
+    arena *a;
+    int full;
+    const int64_t window = windows(c, &full);
+    TRY(arena_create(&a, "kernels of a drafter", 0));
+    err e = full ? visit_mask(0, c, type, shared, visit, ctx, a) : ERR_OK;
+    if (!e && window) e = visit_mask(1, c, type, shared, visit, ctx, a);
+    arena_destroy(a);
+    return e;
+}
+
+err drafter__plans(drafter_acts *t, const drafter_config *c, dev *d, const drafter_row *row,
+                   arena *a) {
+    int full;
+    const int64_t window = windows(c, &full);
     bind(t, c, row, window);
     for (int w = 0; w < 2; w++) {
         if (w ? !window : !full) continue;

@@ -4,6 +4,8 @@
  * the config and every weight as held, so the same model from a GGUF file and from a folder has one digest, and rounding
  * in another way has another. */
 #include "core/file.h"
+#include "flex/flex_cuda_run.h"
+#include "flex/paged_cuda.h"
 #include "model/target_parts.h"
 #include <math.h>
 #include <stdio.h>
@@ -80,9 +82,9 @@ static err make_digest(target *t) {
     return e;
 }
 
-static err compile_mask(target *t) {
+static err compile_mask(expr **out) {
     static const expr_decl doc = {.name = "doc", .type = EXPR_INT, .ndim = 1};
-    return expr_compile(&t->mask, EXPR_MASK, "q >= kv && doc[q] == doc[kv]", &doc, 1);
+    return expr_compile(out, EXPR_MASK, "q >= kv && doc[q] == doc[kv]", &doc, 1);
 }
 
 static err open_source(target__source *s, target_config *c, const char *path, arena *tmp) {
@@ -105,7 +107,7 @@ static err fill(target *t, dev *d, const char *path, arena *tmp) {
     s.close(&s);
     TRY(e);
     TRY(nn_rope_table(&t->rope, &t->cfg.rope, t->cfg.context, t->a));
-    TRY(compile_mask(t));
+    TRY(compile_mask(&t->mask));
     return make_digest(t);
 }
 
@@ -124,6 +126,55 @@ err target_load(target **out, dev *d, const char *path, const target_options *op
             *out = t;
     }
     arena_destroy(tmp);
+    return e;
+}
+
+err target_read_config(target_config *out, const char *path) {
+    arena *tmp;
+    target__source s;
+    memset(out, 0, sizeof *out);
+    TRY(arena_create(&tmp, "target config", 0));
+    err e = open_source(&s, out, path, tmp);
+    if (!e) {
+        e = target__check_config(out, path);
+        s.close(&s);
+    }
+    arena_destroy(tmp);
+    return e;
+}
+
+/* One token: texts of kernels do not depend on lengths or values. */
+static err visit_rows(const target_config *c, dtype type, size_t shared, kernel_visit visit,
+                      void *ctx, arena *a) {
+    static const int32_t zero[1] = {0};
+    const expr_value value = {.type = DT_I32, .dim = {1}, .data = zero};
+    const expr_env env = {.values = &value};
+    expr *mask;
+    flex_cuda_plan *plan;
+    TRY(compile_mask(&mask));
+    const flex_problem p = {.batch = 1,
+                            .q_heads = 1,
+                            .kv_heads = 1,
+                            .q_len = 1,
+                            .kv_len = 1,
+                            .dim = c->head_dim,
+                            .v_dim = c->head_dim,
+                            .type = type,
+                            .mask = mask,
+                            .env = &env};
+    err e = flex_cuda_plan_create(&plan, &p, shared, a);
+    if (!e) e = flex_cuda_each(plan, 0, visit, ctx);
+    expr_free(mask);
+    return e;
+}
+
+err target_kernels(const target_config *c, dtype type, size_t shared, kernel_visit visit,
+                   void *ctx) {
+    arena *a;
+    TRY(arena_create(&a, "kernels of a target", 0));
+    err e = visit_rows(c, type, shared, visit, ctx, a);
+    if (!e) e = paged_cuda_visit(type, c->head_dim, visit, ctx);
+    arena_destroy(a);
     return e;
 }
 

@@ -7,6 +7,7 @@
 #define MODEL_TARGET_H
 #include "dev/dev.h"
 #include "flex/flex.h"
+#include "dev/kernel.h"
 #include "model/kv.h"
 #include "nn/nn.h"
 
@@ -26,6 +27,12 @@ typedef struct target_options {
 } target_options;
 MUST_CHECK err target_load(target **out, dev *d, const char *path, const target_options *opt);
 void target_free(target *t);
+/* The config alone, read and checked as target_load does it. */
+MUST_CHECK err target_read_config(target_config *out, const char *path);
+/* GPU kernels of a target's attention, one visit each: rows of training, and decoding on pages. Of the config: head_dim.
+ * shared: what a block may have (kernel_arch_shared). */
+MUST_CHECK err target_kernels(const target_config *c, dtype type, size_t shared, kernel_visit visit,
+                              void *ctx);
 const target_config *target_get_config(const target *t);
 const packed *target_embedding(const target *t); /* [V, H] */
 const packed *target_head(const target *t);      /* [V, H]; the same storage when tied */

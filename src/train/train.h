@@ -86,6 +86,9 @@ typedef struct train_options {
     /* A plan is made for so much instead of what the machine has; a run takes no more than that. 0: what the machine has. */
     size_t memory_limit;
     uint64_t disk_limit; /* of each file system */
+    /* What is read of the rows, as a line for people, at least once a second while they are prepared; NULL: nobody watches. */
+    void (*on_rows)(void *ctx, const char *line);
+    void *on_rows_ctx;
     /* Non-zero ends preparation of rows before the run has begun (ERR_STOPPED); train_run has its own. */
     const _Atomic int *stop;
 } train_options;

@@ -3,6 +3,7 @@
  * Figures that role threads own are read from what they publish under the run's guard, from the heart and from the rings. A stall is logged
  * with every role's place and stack and fails the run; roles that can still be reached end, and what they have is
  * saved. How the record is written is live_run.c's business. */
+#include "core/clock.h"
 #include "core/log.h"
 #include "train/train_parts.h"
 #include <inttypes.h>
@@ -17,14 +18,31 @@ void train__tell(train *t, const char *state, const char *doing) {
     live_run_end(t->live, 1);
 }
 
+/* Bytes a second since this set's first beat, 0 while nothing can be said. */
+static double reading_rate(train *t, int64_t bytes_done) {
+    const double now = clock_seconds();
+    if (t->reading.since <= 0 || bytes_done < t->reading.from) {
+        t->reading.since = now;
+        t->reading.from = bytes_done;
+    }
+    const double seconds = now - t->reading.since;
+    return seconds > 0.5 ? (double)(bytes_done - t->reading.from) / seconds : 0;
+}
+
 /* While rows are prepared, from the thread that opens the run. */
 void train__data_beat(void *ctx, int64_t lines, int64_t bytes_done, int64_t bytes_all) {
     train *t = ctx;
-    char a[24], b[24], n[32];
+    char a[24], b[24], c[24], n[32], left[16], text[160];
+    const double rate = reading_rate(t, bytes_done);
+    int at = snprintf(text, sizeof text, "rows: %s read, %s of %s", str_thousands(lines, n),
+                      str_bytes((double)bytes_done, a), str_bytes((double)bytes_all, b));
+    if (rate > 0 && at > 0 && at < (int)sizeof text)
+        snprintf(text + at, sizeof text - (size_t)at, ", %s/s, %s left", str_bytes(rate, c),
+                 clock_span((double)(bytes_all - bytes_done) / rate, left));
+    if (t->opt.on_rows) t->opt.on_rows(t->opt.on_rows_ctx, text);
     if (!t->live) return;
     live_record *r = live_run_begin(t->live);
-    snprintf(r->doing, sizeof r->doing, "rows: %s read, %s of %s", str_thousands(lines, n),
-             str_bytes((double)bytes_done, a), str_bytes((double)bytes_all, b));
+    snprintf(r->doing, sizeof r->doing, "%s", text);
     live_run_end(t->live, 0);
 }
 

@@ -131,6 +131,8 @@ static err open_data(train *t) {
                        .store = store,
                        .allow_changed = said || (own && (t->opt.fresh || allow)),
                        .threads = dev_threads(t->loader),
+                       .beat = train__data_beat,
+                       .beat_ctx = t,
                        .stop = t->opt.stop};
     if (goes_on(t) && !allow) {
         cfg.allow_changed = 0;

@@ -145,8 +145,12 @@ struct train {
     data_epochs epoch_docs; /* documents that epochs walk: those begun by any drafter, then all */
     data_cursor *mark;      /* [updates - from_update + 1] the cursor after each update */
     size_t mark_cap;
-    int lock;       /* -1: not held */
-    live_run *live; /* NULL while the folder is not owned */
+    struct {
+        double since; /* clock_seconds of the first beat; 0: none */
+        int64_t from; /* bytes done then */
+    } reading;        /* of rows that are being prepared */
+    int lock;         /* -1: not held */
+    live_run *live;   /* NULL while the folder is not owned */
 
     heart *heart;
     pthread_mutex_t guard; /* of shown, failed, stopped, ended, lost, running, forwards */

@@ -23,30 +23,33 @@ static err drafter_lines(const train *t, str *out) {
     return ERR_OK;
 }
 
-static err memory_line(const train_plan_line *l, str *out) {
+static err memory_line(const train_plan_line *l, int width, str *out) {
     char bytes[24];
-    return str_printf(out, "  %-8s %-34s %-30s %12s\n", l->device[0] ? l->device : "host", l->role,
-                      l->name, str_bytes((double)l->bytes, bytes));
+    return str_printf(out, "  %-8s %-*s %-30s %12s\n", l->device[0] ? l->device : "host", width,
+                      l->role, l->name, str_bytes((double)l->bytes, bytes));
 }
 
-static err total_line(const char *name, double bytes, str *out) {
+static err total_line(const char *name, int width, double bytes, str *out) {
     char text[24];
-    return str_printf(out, "  %-74s %12s\n", name, str_bytes(bytes, text));
+    return str_printf(out, "  %-*s %12s\n", width + 40, name, str_bytes(bytes, text));
 }
 
 /* Host first, then device by device. */
 static err memory_lines(const train *t, str *out) {
     const train_plan *p = &t->plan;
+    int width = 34; /* of the roles' column */
+    for (int i = 0; i < p->n_lines; i++)
+        if ((int)strlen(p->lines[i].role) > width) width = (int)strlen(p->lines[i].role);
     TRY(str_printf(out, "memory\n"));
     for (int at = -1; at < t->n_devices; at++) {
         const char *device = at < 0 ? "" : t->device[at].name;
         for (int i = 0; i < p->n_lines; i++)
-            if (!strcmp(p->lines[i].device, device)) TRY(memory_line(&p->lines[i], out));
+            if (!strcmp(p->lines[i].device, device)) TRY(memory_line(&p->lines[i], width, out));
     }
-    TRY(total_line("in all", (double)p->total_bytes, out));
-    TRY(total_line("libraries and buffers, at most", (double)p->allowance, out));
+    TRY(total_line("in all", width, (double)p->total_bytes, out));
+    TRY(total_line("libraries and buffers, at most", width, (double)p->allowance, out));
     if (!p->memory_room) return ERR_OK;
-    return total_line("available to this process", (double)p->memory_room, out);
+    return total_line("available to this process", width, (double)p->memory_room, out);
 }
 
 /* Bytes in the end, and the free bytes of each file system once. */

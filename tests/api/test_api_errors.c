@@ -151,6 +151,59 @@ static void shapes_are_refused_with_their_numbers(void **state) {
     assert_pl_says(pl_plan_create(&plan, f->p, f->d), PL_ERROR_RANGE, "tile_q is 12");
 }
 
+/* A problem of extents that are rarely meant; some are small. */
+static pl_problem *extreme(uint64_t seed, uint64_t i) {
+    static const int64_t values[] = {INT64_MIN,
+                                     -1,
+                                     0,
+                                     1,
+                                     2,
+                                     7,
+                                     8,
+                                     100,
+                                     INT64_C(1) << 31,
+                                     INT64_C(1) << 40,
+                                     (INT64_C(1) << 40) + 1,
+                                     INT64_C(1) << 62,
+                                     INT64_MAX};
+    static const char *const texts[] = {NULL, "kv <= q", "(q * kv + h + b) % 3 == 0",
+                                        "h % 2 == 0 ? kv <= q : kv > q - n"};
+    enum { N = sizeof values / sizeof *values };
+    int64_t x[7];
+    for (uint64_t j = 0; j < 7; j++) x[j] = values[numbers_below(seed, 10 + j, i, N)];
+    if (i % 2) x[5] = x[6] = 8;
+    if (i % 3) x[0] = 1, x[1] = 2, x[2] = 1;
+    const pl_shape s = {sizeof s, x[0], x[1], x[2], x[3], x[4], x[5], x[6]};
+    pl_problem *p;
+    assert_pl_ok(pl_problem_create(&p, &s, PL_F32));
+    assert_pl_ok(pl_problem_mask(p, texts[numbers_below(seed, 1, i, 4)]));
+    assert_pl_ok(pl_problem_int(p, "n", values[numbers_below(seed, 2, i, N)]));
+    assert_pl_ok(pl_problem_mask_budget(p, 1 << 16));
+    if (i % 5 == 0)
+        assert_pl_ok(pl_problem_tiles(p, (int)values[numbers_below(seed, 3, i, 8)], INT32_MAX));
+    return p;
+}
+
+static void extreme_extents_end_in_plans_or_sentences(void **state) {
+    fixture *f = *state;
+    uint64_t seed = numbers_seed();
+    int made = 0, refused = 0;
+    for (uint64_t i = 0; i < 2000; i++) {
+        pl_problem *p = extreme(seed, i);
+        pl_mask *m;
+        pl_plan *plan;
+        pl_error e = pl_mask_create(&m, p, f->d);
+        assert_true(e ? !m && pl_error_text()[0] : m != NULL);
+        pl_mask_free(m);
+        e = pl_plan_create(&plan, p, f->d);
+        assert_true(e ? !plan && pl_error_text()[0] : plan != NULL);
+        *(e ? &refused : &made) += 1;
+        pl_plan_free(plan), pl_problem_free(p);
+    }
+    printf("%d planned, %d refused\n", made, refused);
+    assert_true(made > 20 && refused > 200);
+}
+
 static void captures_are_refused(void **state) {
     fixture *f = *state;
     pl_plan *plan;
@@ -330,6 +383,7 @@ int main(void) {
         cmocka_unit_test_setup_teardown(structs_of_another_size_are_refused, setup, teardown),
         cmocka_unit_test_setup_teardown(devices_and_numbers_out_of_range, setup, teardown),
         cmocka_unit_test_setup_teardown(shapes_are_refused_with_their_numbers, setup, teardown),
+        cmocka_unit_test_setup_teardown(extreme_extents_end_in_plans_or_sentences, setup, teardown),
         cmocka_unit_test_setup_teardown(captures_are_refused, setup, teardown),
         cmocka_unit_test_setup_teardown(masks_are_refused_beyond_their_budget, setup, teardown),
         cmocka_unit_test_setup_teardown(runs_are_refused, setup, teardown),

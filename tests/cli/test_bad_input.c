@@ -84,7 +84,7 @@ static void usage_errors_have_code_2(void **state) {
     expect(2, "either --prompt P or --chat");
     RUN("attend", "--random", "1,2,1,8,8");
     expect(2, "six numbers");
-    RUN("attend", "--random", "1,2,1,8,8,16", "--device", "cuda:0");
+    RUN("probe", "--target", target, "--in", "a", "--out", "b", "--device", "cuda:0");
     expect(2, "--device cuda:0: this command computes on the CPU alone");
     RUN("attend", "--random", "1,2,1,8,8,16", "--device", "gpu");
     expect(2, "it is spelled cpu or cuda:N");

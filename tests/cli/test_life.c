@@ -194,6 +194,63 @@ static void roles_rings_and_drafters_are_shown(void **state) {
     EXPECT(0, "\"drafter\": \"small\"");
 }
 
+static void damaged_records_hide_nothing_else(void **state) {
+    (void)state;
+    char live[700], last[700];
+    const pid_t pid = START("train", recipe, "--quiet");
+    await(25, 0);
+    kill(pid, SIGKILL);
+    run_wait(pid, PATIENCE);
+    snprintf(live, sizeof live, "run/%s", "live.json");
+    snprintf(last, sizeof last, "run/%s", "last_end.json");
+    files_text(&dir, live, "{\"format\": 1, \"proc");
+    files_text(&dir, last, "");
+    RUN("status", folder);
+    EXPECT(0, "damaged    ");
+    EXPECT(0, "live.json: ");
+    EXPECT(0, "last_end.json: ");
+    EXPECT(0, "/100,000"); /* its checkpoint */
+    RUN("status", folder, "--json");
+    EXPECT(0, "\"problem\": \"");
+    RUN("stop", folder);
+    EXPECT(0, "is not running");
+    assert_ok(file_remove_tree(folder));
+}
+
+static void a_mapped_file_that_is_cut_is_named(void **state) {
+    (void)state;
+    const pid_t pid = START("train", recipe, "--quiet");
+    await(5, 0);
+    assert_int_equal(truncate(files_at(&dir, "run/tokens/tokens-00000000.bin"), 0), 0);
+    assert_int_equal(run_wait(pid, PATIENCE), 128 + SIGBUS);
+    run_read(&r, output);
+    assert_non_null(strstr(r.text, "run/tokens/tokens-00000000.bin was cut"));
+}
+
+/* Waiting for a store counts as preparing: it is the beat that is looked for, not how long rows take. */
+static void preparing_rows_shows_its_heart(void **state) {
+    (void)state;
+    char store[600], set[700], lock[700];
+    int fd, found = 0;
+    snprintf(store, sizeof store, "%s", files_at(&dir, "store"));
+    snprintf(set, sizeof set, "data.store=%s", store);
+    snprintf(lock, sizeof lock, "%s/lock", store);
+    assert_ok(file_make_dirs(store));
+    assert_ok(file_lock(lock, &fd));
+    const pid_t pid = START("train", recipe, "--quiet", set);
+    for (int ms = 0; ms < PATIENCE && !(found && strstr(record->doing, " read, ")); ms += 5) {
+        if (!file_exists(folder) || live_read(folder, record, &found)) found = 0;
+        pause_ms(5);
+    }
+    RUN("status", folder);
+    EXPECT(0, "preparing: rows: 0 read, 0 B of ");
+    file_unlock(fd);
+    assert_int_equal(await(2, 0), pid);
+    kill(pid, SIGTERM);
+    assert_int_equal(run_wait(pid, PATIENCE), 3);
+    assert_ok(file_remove_tree(store));
+}
+
 /* Its lock goes with the folder, so a second run may begin there: the first must not write into that one's. */
 static void a_run_whose_folder_is_taken_away_ends(void **state) {
     (void)state;
@@ -510,6 +567,9 @@ int main(void) {
         cmocka_unit_test_setup(what_is_no_run_is_told, fresh),
         cmocka_unit_test_setup(a_run_is_shown_and_stopped, fresh),
         cmocka_unit_test_setup(roles_rings_and_drafters_are_shown, fresh),
+        cmocka_unit_test_setup(damaged_records_hide_nothing_else, fresh),
+        cmocka_unit_test_setup(a_mapped_file_that_is_cut_is_named, fresh),
+        cmocka_unit_test_setup(preparing_rows_shows_its_heart, fresh),
         cmocka_unit_test_setup(a_run_whose_folder_is_taken_away_ends, fresh),
         cmocka_unit_test_setup(a_run_that_does_not_answer_is_killed_only_on_request, fresh),
         cmocka_unit_test_setup(a_killed_run_is_told_and_continued, fresh),

@@ -11,6 +11,7 @@
 #include "support/run.h"
 #include "support/says.h"
 #include "support/stubs.h"
+#include "support/tiny_gguf.h"
 #include <jansson.h>
 #include <signal.h>
 #include <stdlib.h>
@@ -181,6 +182,56 @@ static void b16_four_processes_one_killed_one_damaged(void **state) {
     SAYS(0, "0 damaged");
 }
 
+/* Names of the kernels of the last answer that hold text. */
+static int named(const json_t *j, const char *text) {
+    const json_t *all = json_object_get(j, "kernels");
+    int n = 0;
+    for (size_t i = 0; i < json_array_size(all); i++)
+        n += strstr(json_string_value(json_object_get(json_array_get(all, i), "name")), text) !=
+             NULL;
+    return n;
+}
+
+/* What a recipe needs: its target's head size, the drafters' windows; lengths and rates change nothing. */
+static void a_recipe_names_its_kernels(void **state) {
+    (void)state;
+    tiny_gguf tiny = tiny_gguf_default(300, 3);
+    tiny.tokenizer = 1;
+    char recipe[700];
+    assert_ok(tiny_gguf_write(files_at(&dir, "tiny.gguf"), &tiny));
+    files_text(&dir, "rows.jsonl", "{\"prompt\": \"a\", \"response\": \"b\"}\n");
+    snprintf(recipe, sizeof recipe, "%s",
+             files_text(&dir, "r.yaml",
+                        "target: {path: tiny.gguf}\ndata: {path: rows.jsonl}\n"
+                        "drafter: {layers: 2, block_size: 8}\nrun: {out: run}\n"));
+    RUN("warmup", recipe, "--arch", "sm_80", "--json");
+    json_t *j = answer(0);
+    const int n = number(j, "entries");
+    assert_int_equal(named(j, "head sizes 8 and 8") + named(j, "head size 8"), n - 1);
+    assert_int_equal(named(j, "attention forward"), 2); /* the target's mask and the drafter's */
+    assert_int_equal(named(j, "gradients by keys"), 1);
+    assert_int_equal(named(j, "paged attention"), 1);
+    json_decref(j);
+    with("PACELINE_NO_COMPILE=1");
+    RUN("warmup", recipe, "drafter.block_size=16", "drafter.layers=1", "data.max_length=77",
+        "--arch", "sm_80", "--json");
+    j = answer(0);
+    assert_int_equal(number(j, "adopted"), n);
+    json_decref(j);
+    RUN("warmup", recipe, "drafter.sliding_window=32", "--arch", "sm_80");
+    SAYS(1, "PACELINE_NO_COMPILE", "attention forward");
+    environment[3] = NULL;
+    RUN("warmup", recipe, "drafter.sliding_window=32", "--arch", "sm_80", "--json");
+    j = answer(0);
+    assert_int_equal(number(j, "compiled"),
+                     3); /* forward and both gradients of the window's mask */
+    json_decref(j);
+    RUN("warmup", recipe, "drafter.head_dim=20", "--arch", "sm_80");
+    SAYS(1, "20", "multiple");
+    RUN("warmup", "absent.yaml", "--arch", "sm_80");
+    SAYS(1, "absent.yaml");
+}
+
 static void cache_is_listed_and_cleared(void **state) {
     (void)state;
     char digest[33];
@@ -250,6 +301,32 @@ static void compilers_that_do_not_serve(void **state) {
     SAYS(1, "NVRTC", "libnvrtc.so.13", "install");
 }
 
+/* attend asks for a GPU; what is missing is told before anything is computed. */
+static void gpus_that_cannot_be_used(void **state) {
+    (void)state;
+    static const char *const attend[] = {"attend",   "--random", "1,1,1,8,8,8",
+                                         "--device", "cuda:0",   NULL};
+    stubs_link(&dir, "lib", "libcuda.so.1", "cuda_13");
+    with("STUB_CUDA_INIT=100");
+    run(attend);
+    SAYS(1, "sees no GPU", "CUDA_VISIBLE_DEVICES");
+    environment[3] = "STUB_CUDA_VERSION=11080";
+    run(attend);
+    SAYS(1, "CUDA driver 11.8", "12.0", "LD_LIBRARY_PATH");
+    environment[3] = "STUB_CUDA_VERSION=12040";
+    run(attend);
+    SAYS(1, "driver serves CUDA 12.4", "NVRTC is 13.0");
+    environment[3] = NULL;
+    RUN("attend", "--random", "1,1,1,8,8,8", "--device", "cuda:5");
+    SAYS(2, "there is no cuda:5", "2 CUDA devices");
+    RUN("attend", "--random", "1,1,1,8,8,8", "--device", "cuda:1");
+    SAYS(1, "cuda:1", "V100", "sm_70", "sm_80");
+    RUN("attend", "--random", "1,1,1,8,8,12", "--device", "cuda:0");
+    SAYS(1, "12", "multiple of 8");
+    RUN("warmup", "--json"); /* two kinds of GPU: the user must say which */
+    SAYS(2, "cuda:1", "--arch");
+}
+
 /* The real NVRTC behind the counting stub: images are real, each compiled once. */
 static void the_real_compiler_behind_the_stub(void **state) {
     static char path[PATH_MAX + 32];
@@ -276,10 +353,12 @@ int main(void) {
     const struct CMUnitTest tests[] = {
         TEST(sixteen_threads_compile_each_kernel_once),
         TEST(b16_four_processes_one_killed_one_damaged),
+        TEST(a_recipe_names_its_kernels),
         TEST(cache_is_listed_and_cleared),
         TEST(folders_that_keep_nothing_are_refused),
         TEST(architectures_are_checked_first),
         TEST(compilers_that_do_not_serve),
+        TEST(gpus_that_cannot_be_used),
         TEST(the_real_compiler_behind_the_stub),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
