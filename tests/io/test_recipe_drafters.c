@@ -253,11 +253,12 @@ static void a_drafter_reads_as_a_run_of_its_own(void **state) {
 static void recipes_for_eight_devices_load(void **state) {
     (void)state;
     static const char *const sets[2][5] = {
-        {"devices.target=[cpu:0,cpu:1,cpu:2,cpu:3,cpu:4]", "devices.drafter=[cpu:5,cpu:6,cpu:7]"},
-        {"devices.target=[cpu:0,cpu:1,cpu:2,cpu:3,cpu:4]", "drafters.small.devices=[cpu:5]",
-         "drafters.base.devices=[cpu:6]", "drafters.wide.devices=[cpu:7]", "run.seed=2"}};
+        {"devices.target=[cuda:0,cuda:1,cuda:2,cuda:3,cuda:4]",
+         "devices.drafter=[cuda:5,cuda:6,cuda:7]"},
+        {"devices.target=[cuda:0,cuda:1,cuda:2,cuda:3,cuda:4]", "drafters.small.devices=[cuda:5]",
+         "drafters.base.devices=[cuda:6]", "drafters.wide.devices=[cuda:7]", "run.seed=2"}};
     static const char *const files[] = {"recipes/eight.yaml", "recipes/eight-three.yaml"};
-    static const char *const marks[] = {"cuda:", "cpu:"};
+    static const char *const marks[] = {"cpu:", "cuda:"};
     const char *const *items;
     for (int k = 0; k < 4; k++) {
         recipe *r;
