@@ -18,4 +18,5 @@ $cc -std=c11 -D_GNU_SOURCE -O1 -Wall -Wextra -Wpedantic -Werror tools/nvrtc_chec
 $cc -std=c11 -D_GNU_SOURCE -O1 -Wall -Wextra -Wpedantic -Werror -Isrc tools/kernel_texts.c -o "$build/tools/kernel_texts" $link
 mapfile -t texts < <("$build/tools/kernel_texts" "$build/kernels")
 [ "${#texts[@]}" -gt 0 ]
-"$build/tools/nvrtc_check" "$archs" tools/kernels_allow.txt "${texts[@]}" "$@"
+# A few texts for each process, as many processes as processors.
+printf '%s\0' "${texts[@]}" "$@" | xargs -0 -n 6 -P "$(nproc)" "$build/tools/nvrtc_check" "$archs" tools/kernels_allow.txt
