@@ -221,14 +221,20 @@ static void check(const judged *j, const char *what, const float *got, const flo
                  far, most);
 }
 
+/* log(max(s, 0)) has the slope 1/s: a cell just above 0 turns the rounding of s into a large share of its gradient, and one at 0 falls on
+ * either side. Which implementation is hit is luck, so gradients through it may be further off. */
+static double slope_bound(const judged *j) {
+    return j->score && strcmp(j->score->name, "log_relu") == 0 ? 5e-4 : 1e-5;
+}
+
 static void check_all(const judged *j, dev *d) {
     const attn_case *c = j->c;
     const flex_problem *p = &c->p;
     attn_result got = attn_run(c, d), want = attn_reference(c), near = attn_dense_run(c);
     check(j, "o", got.o, near.o, want.o, c->nq * p->v_dim, 1e-5);
     check(j, "lse", got.lse, near.lse, want.lse, c->nq, 1e-5);
-    check(j, "dq", got.dq, near.dq, want.dq, c->nq * p->dim, 1e-5);
-    check(j, "dk", got.dk, near.dk, want.dk, c->nk * p->dim, 1e-5);
+    check(j, "dq", got.dq, near.dq, want.dq, c->nq * p->dim, slope_bound(j));
+    check(j, "dk", got.dk, near.dk, want.dk, c->nk * p->dim, slope_bound(j));
     check(j, "dv", got.dv, near.dv, want.dv, c->nk * p->v_dim, 1e-5);
     float *at[3] = {got.learned, near.learned, want.learned};
     for (int k = 0; k < c->score.n; k++) { /* sums that may cancel: dense is right by luck */
