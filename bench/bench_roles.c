@@ -211,8 +211,8 @@ int main(void) {
     model(64, &m);
     head();
     for (int i = 1; i < 5; i++) {
-        line_held_up(&places[i], "target forward", i == 4 ? 0.10 : 0.03, &m);
-        line_held_up(&places[i], "forward and backward", i == 4 ? 0.10 : 0.03, &m);
+        line_held_up(&places[i], "target forward", i == 4 ? 0.10 : 0.06, &m);
+        line_held_up(&places[i], "forward and backward", i == 4 ? 0.10 : 0.06, &m);
     }
     must(file_remove_tree(dir));
     return 0;
