@@ -7,6 +7,7 @@
 #include "cli/doctor_memory.h"
 #include "core/arena.h"
 #include "core/str.h"
+#include "core/sysfile.h"
 #include <stdio.h>
 #include <string.h>
 #include <unistd.h>
@@ -27,8 +28,8 @@ static void look(void *ctx, void *out) {
 /* No NVML: the kernel's side may still be there, as in a container that was given devices and no driver files. */
 static void say_absent(json_t *list, const doctor_roots *roots) {
     char version[256];
-    if (doctor_roots_line(roots->proc, "driver/nvidia/version", "NVRM version:", version,
-                          sizeof version))
+    if (sysfile_line(roots->proc, "driver/nvidia/version", "NVRM version:", version,
+                     sizeof version))
         doctor_finding_say(
             list, "GPU",
             "give the container the driver's libraries (docker: --gpus all, with "

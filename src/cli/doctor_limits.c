@@ -7,6 +7,7 @@
 #include "cli/doctor_group.h"
 #include "core/file.h"
 #include "core/str.h"
+#include "core/sysfile.h"
 #include <limits.h>
 #include <math.h>
 #include <stdio.h>
@@ -68,8 +69,8 @@ static void look_memory(json_t *list, json_t *facts, const doctor_group *g) {
 static void look_swap(json_t *list, json_t *facts, const doctor_roots *roots,
                       const doctor_group *g) {
     char a[24], b[24], limit[24];
-    double all = doctor_roots_field(roots->proc, "meminfo", "SwapTotal:") * 1024;
-    double left = doctor_roots_field(roots->proc, "meminfo", "SwapFree:") * 1024;
+    double all = sysfile_field(roots->proc, "meminfo", "SwapTotal:") * 1024;
+    double left = sysfile_field(roots->proc, "meminfo", "SwapFree:") * 1024;
     fact(facts, "swap_total", all);
     fact(facts, "swap_free", left);
     fact(facts, "swap_limit", g->swap);
@@ -174,7 +175,7 @@ static double count_files(const doctor_roots *roots) {
 static void limits_of(const doctor_roots *roots, const char *line, double *soft, double *hard) {
     char text[256], a[64] = "", b[64] = "";
     *soft = *hard = -1;
-    if (!doctor_roots_line(roots->proc, "self/limits", line, text, sizeof text)) return;
+    if (!sysfile_line(roots->proc, "self/limits", line, text, sizeof text)) return;
     if (sscanf(text, "%63s %63s", a, b) != 2) return;
     *soft = strcmp(a, "unlimited") ? atof(a) : INFINITY;
     *hard = strcmp(b, "unlimited") ? atof(b) : INFINITY;
@@ -255,8 +256,8 @@ void doctor_limits_clock(json_t *list, const doctor_roots *roots, time_t now, ti
     struct tm parts;
     const time_t first = 1704067200, last = 4102444800; /* 2024 and 2100 begin */
     if (gmtime_r(&now, &parts)) strftime(text, sizeof text, "%Y-%m-%dT%H:%M:%SZ", &parts);
-    doctor_roots_line(roots->sys, "devices/system/clocksource/clocksource0/current_clocksource", "",
-                      source, sizeof source);
+    sysfile_line(roots->sys, "devices/system/clocksource/clocksource0/current_clocksource", "",
+                 source, sizeof source);
     const char *what = now < first || now > last ? ", which no clock shows that was set"
                        : now < program ? ", earlier than the time of the program's own file"
                                        : "";

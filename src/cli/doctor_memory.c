@@ -5,6 +5,7 @@
 #include "cli/doctor_finding.h"
 #include "core/file.h"
 #include "core/str.h"
+#include "core/sysfile.h"
 #include <ctype.h>
 #include <pwd.h>
 #include <stdio.h>
@@ -32,7 +33,7 @@ void doctor_memory_user(const doctor_roots *roots, unsigned pid, char *out, size
     char path[64], buffer[4096];
     struct passwd entry, *found = NULL;
     snprintf(path, sizeof path, "%u/status", pid);
-    double uid = doctor_roots_field(roots->proc, path, "Uid:");
+    double uid = sysfile_field(roots->proc, path, "Uid:");
     out[0] = 0;
     if (uid < 0) return;
     if (!getpwuid_r((uid_t)uid, &entry, buffer, sizeof buffer, &found) && found)
@@ -58,7 +59,7 @@ static int largest(const doctor_roots *roots, holder top[DOCTOR_MEMORY_HOLDERS])
         if (!isdigit((unsigned char)names[i][0])) continue;
         snprintf(path, sizeof path, "%.200s/status", names[i]);
         holder h = {(unsigned)strtoul(names[i], NULL, 10),
-                    doctor_roots_field(roots->proc, path, "VmRSS:") * 1024};
+                    sysfile_field(roots->proc, path, "VmRSS:") * 1024};
         if (h.bytes <= 0 || h.pid == (unsigned)getpid()) continue;
         int at = n < DOCTOR_MEMORY_HOLDERS ? n++ : DOCTOR_MEMORY_HOLDERS;
         if (at == DOCTOR_MEMORY_HOLDERS && top[at - 1].bytes >= h.bytes) continue;
@@ -80,7 +81,7 @@ static json_t *look_holders(json_t *list, const doctor_roots *roots, double memo
         doctor_memory_command(roots, top[i].pid, command, sizeof command);
         doctor_memory_user(roots, top[i].pid, user, sizeof user);
         snprintf(path, sizeof path, "%u/status", top[i].pid);
-        if (!command[0] && doctor_roots_line(roots->proc, path, "Name:", name, sizeof name))
+        if (!command[0] && sysfile_line(roots->proc, path, "Name:", name, sizeof name))
             snprintf(command, sizeof command, "%s", name);
         if (top[i].bytes >= memory / 1000)
             doctor_finding_say(list, "holder", NULL, "%-9s pid %-7u %-9s %s",
@@ -113,8 +114,7 @@ static int count_processors(const doctor_roots *roots) {
     char text[4096];
     int n = 0, from, to, used;
     /* "0-63,128-191" */
-    if (!doctor_roots_line(roots->sys, "devices/system/cpu/online", "", text, sizeof text))
-        return 0;
+    if (!sysfile_line(roots->sys, "devices/system/cpu/online", "", text, sizeof text)) return 0;
     for (const char *c = text; *c; c += used + (c[used] == ',')) {
         if (sscanf(c, "%d-%d%n", &from, &to, &used) == 2)
             n += to - from + 1;
@@ -128,10 +128,10 @@ static int count_processors(const doctor_roots *roots) {
 
 void doctor_memory_look(json_t *list, json_t *devices, const doctor_roots *roots, int usable_cpus) {
     char model[128], a[24], b[24];
-    double all = doctor_roots_field(roots->proc, "meminfo", "MemTotal:") * 1024;
-    double left = doctor_roots_field(roots->proc, "meminfo", "MemAvailable:") * 1024;
+    double all = sysfile_field(roots->proc, "meminfo", "MemTotal:") * 1024;
+    double left = sysfile_field(roots->proc, "meminfo", "MemAvailable:") * 1024;
     int online = count_processors(roots), nodes = count_nodes(roots);
-    if (!doctor_roots_line(roots->proc, "cpuinfo", "model name", model, sizeof model))
+    if (!sysfile_line(roots->proc, "cpuinfo", "model name", model, sizeof model))
         snprintf(model, sizeof model, "processor of unknown name");
     if (online < usable_cpus) online = usable_cpus;
     doctor_finding_say(list, "processor", NULL, "%s: %d of %d CPUs usable, %d NUMA node%s", model,

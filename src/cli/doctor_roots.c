@@ -1,55 +1,17 @@
-/* Small readers of /proc and /sys: see doctor_roots.h.
+/* The live roots, and options of mount points: see doctor_roots.h.
  *
- * Lines are cut at 4 KiB, which no file read here needs. Numbers are doubles: byte counts of any machine fit. */
+ * Lines are cut at 4 KiB, which no mount needs. Plain fields and numbers are read by core/sysfile. */
 #include "cli/doctor_roots.h"
 #include <stdio.h>
-#include <stdlib.h>
 #include <string.h>
 
 const doctor_roots doctor_roots_live = {"/proc", "/sys", "/sys/fs/cgroup", "/dev/shm"};
 
-static FILE *open_at(const char *root, const char *path) {
-    char whole[2048];
-    int n = snprintf(whole, sizeof whole, "%s/%s", root, path);
-    return n > 0 && (size_t)n < sizeof whole ? fopen(whole, "re") : NULL;
-}
-
-int doctor_roots_numbers(const char *root, const char *path, double *a, double *b) {
-    FILE *f = open_at(root, path);
-    if (!f) return 0;
-    int n = fscanf(f, "%lf %lf", a, b);
-    fclose(f);
-    return n > 0 ? n : 0;
-}
-
-int doctor_roots_line(const char *root, const char *path, const char *word, char *out, size_t n) {
-    char line[4096];
-    FILE *f = open_at(root, path);
-    size_t length = strlen(word);
-    int found = 0;
-    out[0] = 0;
-    while (f && !found && fgets(line, sizeof line, f)) {
-        if (strncmp(line, word, length)) continue;
-        const char *text = line + length + strspn(line + length, " \t:");
-        int end = (int)strcspn(text, "\n");
-        while (end && (text[end - 1] == ' ' || text[end - 1] == '\t')) end--;
-        snprintf(out, n, "%.*s", end, text);
-        found = 1;
-    }
-    if (f) fclose(f);
-    return found;
-}
-
-double doctor_roots_field(const char *root, const char *path, const char *word) {
-    char text[256], *end;
-    if (!doctor_roots_line(root, path, word, text, sizeof text)) return -1;
-    double v = strtod(text, &end);
-    return end == text ? -1 : v;
-}
-
 int doctor_roots_mount(const char *proc, const char *at, const char *option, char *out, size_t n) {
     char line[4096], point[1024], options[1024], list[1100], word[64];
-    FILE *f = open_at(proc, "self/mounts");
+    char path[2048];
+    snprintf(path, sizeof path, "%s/self/mounts", proc);
+    FILE *f = fopen(path, "re");
     int found = 0;
     out[0] = 0;
     snprintf(word, sizeof word, ",%s", option);

@@ -1,4 +1,4 @@
-/* Where doctor looks at the system, so that tests hand it folders that look like /proc and /sys; and its small readers.
+/* Where doctor looks at the system, so that tests hand it folders that look like /proc and /sys.
  *
  * Files of these folders are a few lines each. An absent file means that there is nothing to tell: readers answer
  * with what stands for "unknown", never with an error. */
@@ -14,12 +14,6 @@ typedef struct doctor_roots {
 } doctor_roots;
 extern const doctor_roots doctor_roots_live;
 
-/* Up to two numbers at the start of root/path; how many there are ("max" is none). */
-int doctor_roots_numbers(const char *root, const char *path, double *a, double *b);
-/* The first number behind the word that begins a line of root/path ("MemTotal:"), or -1. */
-double doctor_roots_field(const char *root, const char *path, const char *word);
-/* The first line of root/path that begins with word, without it and the blanks around, into out; 0 when there is none. */
-int doctor_roots_line(const char *root, const char *path, const char *word, char *out, size_t n);
 /* Where mount point at of root/self/mounts has option ("size="), the text behind it; 0 when not. The last mount counts. */
 int doctor_roots_mount(const char *proc, const char *at, const char *option, char *out, size_t n);
 
