@@ -134,7 +134,7 @@ static void dq_through_score(const flex__task *t, const bwd_scratch *s, flex__sc
                                        .ld = t->heads * t->pad,
                                        .mask = mask,
                                        .ldm = t->pad};
-        flex__scores_grad_cols(f, &tile, t->pad, s->lse + g * t->pad, s->delta + g * t->pad);
+        flex__scores_grad(f, &tile, t->pad, s->lse + g * t->pad, s->delta + g * t->pad);
     }
 }
 
@@ -246,7 +246,7 @@ static void dkv_head(bwd_run *x, const flex__task *t, const bwd_scratch *s, flex
                                        .ld = t->pad,
                                        .mask = sc.mask,
                                        .ldm = t->pad};
-        flex__scores_grad_rows(f, &tile, t->pad, s->lse, s->delta);
+        flex__scores_grad(f, &tile, t->pad, s->lse, s->delta);
     } else {
         ops->grad_rows(&sc);
     }

@@ -129,11 +129,9 @@ typedef struct flex__score_tile {
 void flex__scores_open(flex__scores *f, expr_score_mode mode, void *scratch);
 /* s := score(scale * s). */
 void flex__scores_forward(flex__scores *f, const flex__score_tile *t);
-/* As tileops' grad_cols and grad_rows, through the score. lse, delta: per query, padded like columns. */
-void flex__scores_grad_cols(flex__scores *f, const flex__score_tile *t, int64_t cols,
-                            const float *lse, const float *delta);
-void flex__scores_grad_rows(flex__scores *f, const flex__score_tile *t, int64_t cols,
-                            const float *lse, const float *delta);
+/* As tileops' grad_cols (q_lanes) or grad_rows, through the score. lse, delta: per query, padded like columns. */
+void flex__scores_grad(flex__scores *f, const flex__score_tile *t, int64_t cols, const float *lse,
+                       const float *delta);
 /* ERR_NUMERIC for what was reported. */
 MUST_CHECK err flex__scores_tell(const flex__left *bad, const flex__left *steep);
 

@@ -126,35 +126,16 @@ void flex__scores_forward(flex__scores *f, const flex__score_tile *t) {
     for (int64_t i = 0; i < t->at.rows; i++) row_forward(f, t, i);
 }
 
-void flex__scores_grad_cols(flex__scores *f, const flex__score_tile *t, int64_t cols,
-                            const float *lse, const float *delta) {
+void flex__scores_grad(flex__scores *f, const flex__score_tile *t, int64_t cols, const float *lse,
+                       const float *delta) {
+    const tileops *ops = f->p->ops;
     expr_score_begin(f->x, &t->at, f->sums);
     for (int64_t i = 0; i < t->at.rows; i++) {
-        float *s = t->s + i * t->ld;
+        /* With queries along columns dS takes the place of s, else of dp: P is still needed there. */
+        float *s = t->s + i * t->ld, *dp = t->dp + i * t->ld;
+        const int64_t query = f->q_lanes ? 0 : i;
         row_forward(f, t, i);
         const tile_scores row = {.s = s,
-                                 .dp = t->dp + i * t->ld,
-                                 .ld = t->ld,
-                                 .rows = 1,
-                                 .cols = cols,
-                                 .mask = t->mask ? t->mask + i * t->ldm : NULL,
-                                 .ldm = t->ldm,
-                                 .scale = 1.0f,
-                                 .lse = lse,
-                                 .delta = delta};
-        f->p->ops->grad_cols(&row);
-        row_backward(f, t, i, s);
-    }
-    expr_score_end(f->x);
-}
-
-void flex__scores_grad_rows(flex__scores *f, const flex__score_tile *t, int64_t cols,
-                            const float *lse, const float *delta) {
-    expr_score_begin(f->x, &t->at, f->sums);
-    for (int64_t i = 0; i < t->at.rows; i++) {
-        float *dp = t->dp + i * t->ld;
-        row_forward(f, t, i);
-        const tile_scores row = {.s = t->s + i * t->ld,
                                  .dp = dp,
                                  .ld = t->ld,
                                  .rows = 1,
@@ -162,11 +143,12 @@ void flex__scores_grad_rows(flex__scores *f, const flex__score_tile *t, int64_t 
                                  .mask = t->mask ? t->mask + i * t->ldm : NULL,
                                  .ldm = t->ldm,
                                  .scale = 1.0f,
-                                 .lse = lse + i,
-                                 .delta = delta + i};
-        f->p->ops->grad_rows(&row);
-        row_backward(f, t, i, dp);
+                                 .lse = lse + query,
+                                 .delta = delta + query};
+        (f->q_lanes ? ops->grad_cols : ops->grad_rows)(&row);
+        row_backward(f, t, i, f->q_lanes ? s : dp);
     }
+    expr_score_end(f->x);
 }
 
 err flex__scores_tell(const flex__left *bad, const flex__left *steep) {

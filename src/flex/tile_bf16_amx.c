@@ -4,8 +4,7 @@
  * use it. All eight registers are 16 rows of 64 bytes for the whole of a task. Chooses nothing. */
 #if defined(__x86_64__)
 #include "flex/tile_bf16.h"
-#include <immintrin.h>
-#include <math.h>
+#include "flex/tile_vec512.h"
 #include <string.h>
 
 /* The compiler does not see that tile instructions read and write memory. */
@@ -16,23 +15,6 @@
 #define T_STORE(t, to, stride)  _tile_stored(t, to, (size_t)(stride))
 #define T_DOT(c, a, b)          _tile_dpbf16ps(c, a, b)
 
-#define VW 16
-typedef __m512 vf;
-static inline vf v_set(float x) { return _mm512_set1_ps(x); }
-static inline vf v_load(const float *p) { return _mm512_loadu_ps(p); }
-static inline void v_store(float *p, vf x) { _mm512_storeu_ps(p, x); }
-static inline vf v_mul(vf a, vf b) { return _mm512_mul_ps(a, b); }
-static inline vf v_add(vf a, vf b) { return _mm512_add_ps(a, b); }
-static inline vf v_sub(vf a, vf b) { return _mm512_sub_ps(a, b); }
-static inline vf v_fma(vf a, vf b, vf c) { return _mm512_fmadd_ps(a, b, c); }
-static inline vf v_max(vf x, vf m) { return _mm512_max_ps(x, m); } /* m where x is NaN */
-static inline vf v_or_zero(vf x) {
-    return _mm512_maskz_mov_ps(_mm512_cmp_ps_mask(x, _mm512_set1_ps(-INFINITY), _CMP_NEQ_UQ), x);
-}
-static inline vf v_select(const uint8_t *m, vf yes, vf no) {
-    __m128i w = _mm_loadu_si128((const void *)m);
-    return _mm512_mask_blend_ps(_mm_test_epi8_mask(w, w), no, yes);
-}
 static inline int v_all_one(vf x) {
     return _mm512_cmp_ps_mask(x, _mm512_set1_ps(1.0f), _CMP_EQ_OQ) == 0xffff;
 }

@@ -4,19 +4,13 @@
  * are in tileops_body.h; here are the vector operations alone. */
 #if defined(__x86_64__)
 #include "flex/tileops.h"
+#include "flex/tile_vec512.h"
 #include "flex/tileops_exp.h"
-#include <immintrin.h>
-#include <math.h>
 
-#define VW 16
 #define MR 6
 #define NV 4
-typedef __m512 vf;
 
 static inline vf v_zero(void) { return _mm512_setzero_ps(); }
-static inline vf v_set(float x) { return _mm512_set1_ps(x); }
-static inline vf v_load(const float *p) { return _mm512_loadu_ps(p); }
-static inline void v_store(float *p, vf x) { _mm512_storeu_ps(p, x); }
 static inline __attribute__((always_inline)) vf v_load_n(const float *p, int64_t n) {
     if (n >= VW) return _mm512_loadu_ps(p);
     return _mm512_maskz_loadu_ps((__mmask16)((1u << n) - 1u), p);
@@ -26,18 +20,6 @@ static inline __attribute__((always_inline)) void v_store_n(float *p, vf x, int6
         _mm512_storeu_ps(p, x);
     else
         _mm512_mask_storeu_ps(p, (__mmask16)((1u << n) - 1u), x);
-}
-static inline vf v_mul(vf a, vf b) { return _mm512_mul_ps(a, b); }
-static inline vf v_add(vf a, vf b) { return _mm512_add_ps(a, b); }
-static inline vf v_sub(vf a, vf b) { return _mm512_sub_ps(a, b); }
-static inline vf v_fma(vf a, vf b, vf c) { return _mm512_fmadd_ps(a, b, c); }
-static inline vf v_max(vf x, vf m) { return _mm512_max_ps(x, m); } /* m where x is NaN */
-static inline vf v_or_zero(vf x) {
-    return _mm512_maskz_mov_ps(_mm512_cmp_ps_mask(x, _mm512_set1_ps(-INFINITY), _CMP_NEQ_UQ), x);
-}
-static inline vf v_select(const uint8_t *m, vf yes, vf no) {
-    __m128i w = _mm_loadu_si128((const void *)m);
-    return _mm512_mask_blend_ps(_mm_test_epi8_mask(w, w), no, yes);
 }
 static inline vf v_widen(const bf16 *p) {
     return _mm512_castsi512_ps(
