@@ -8,23 +8,10 @@
 #include <setjmp.h>
 #include <stdint.h>
 #include <cmocka.h>
-#include "core/log.h"
 #include "io/json.h"
 #include "support/numbers.h"
 #include "support/says.h"
 #include "tiny_run.h"
-
-static void quiet(void *ctx, log_level level, const char *line) {
-    (void)ctx;
-    (void)level;
-    (void)line;
-}
-static int silence(void **s) {
-    (void)s;
-    log_set_sink(quiet, NULL);
-    if (file_is_dir("/dev/shm")) setenv("TMPDIR", "/dev/shm", 0);
-    return 0;
-}
 
 #define SETS(...) ((const char *const[]){__VA_ARGS__, NULL})
 
@@ -292,5 +279,5 @@ int main(void) {
         cmocka_unit_test(changes_are_allowed_to_drafters_at_different_updates),
         cmocka_unit_test(features_on_disk_need_the_target_once),
     };
-    return cmocka_run_group_tests_name("growth and kept features", tests, silence, NULL);
+    return cmocka_run_group_tests_name("growth and kept features", tests, tiny_run_silence, NULL);
 }

@@ -7,7 +7,6 @@
 #include <setjmp.h>
 #include <stdint.h>
 #include <cmocka.h>
-#include "core/log.h"
 #include "support/numbers.h"
 #include "support/says.h"
 #include "tiny_run.h"
@@ -15,14 +14,9 @@
 #include <math.h>
 #include <sys/stat.h>
 
-static void quiet(void *ctx, log_level level, const char *line) {
-    (void)ctx;
-    (void)level;
-    (void)line;
-}
 static int silence(void **s) {
     (void)s;
-    log_set_sink(quiet, NULL);
+    log_set_sink(tiny_run_quiet, NULL);
     return 0;
 }
 

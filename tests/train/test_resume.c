@@ -14,7 +14,6 @@
 #include "tiny_run.h"
 #include <signal.h>
 #include <sys/wait.h>
-#include "core/log.h"
 
 enum { UPDATES = 100 };
 static char self[4096];
@@ -30,18 +29,13 @@ static void count(void *ctx, const train_progress *p) {
     stopper *s = ctx;
     if (s->after && p->update >= s->after) s->stop = 1;
 }
-static void quiet(void *ctx, log_level level, const char *line) {
-    (void)ctx;
-    (void)level;
-    (void)line;
-}
 
 /* Exit code: 0 finished, 3 stopped by request, 1 failed. */
 static int child(const char *folder, const char *out, const char *after, const char *extra) {
     files_dir d = {{0}, {0}};
     char set[700];
     stopper s = {.after = atoll(after)};
-    log_set_sink(quiet, NULL);
+    log_set_sink(tiny_run_quiet, NULL);
     snprintf(d.path, sizeof d.path, "%s", folder);
     if (chdir(folder) != 0) return 1;
     snprintf(set, sizeof set, "run.out=%s", out);
@@ -290,7 +284,7 @@ static void flip(shared *s, const char *name, long at) {
 
 static void resume_names_what_changed(void **state) {
     shared *s = *state;
-    log_set_sink(quiet, NULL);
+    log_set_sink(tiny_run_quiet, NULL);
     assert_int_equal(run_child(s->d.path, "kept", "50", NULL, "run.checkpoint_every=25"), 3);
     try_open(s, "kept", "optimizer.lr=0.5", ERR_REFUSED, "optimizer.lr");
     try_open(s, "kept", "run.seed=9", ERR_REFUSED, "run.seed: 1 and the recipe now says 9");

@@ -8,25 +8,11 @@
 #include <setjmp.h>
 #include <stdint.h>
 #include <cmocka.h>
-#include "core/log.h"
 #include "io/safetensors.h"
 #include "support/numbers.h"
 #include "support/says.h"
 #include "tiny_run.h"
 #include <stdatomic.h>
-
-static void quiet(void *ctx, log_level level, const char *line) {
-    (void)ctx;
-    (void)level;
-    (void)line;
-}
-static int silence(void **s) {
-    (void)s;
-    log_set_sink(quiet, NULL);
-    /* Checkpoints sync often; these tests need no disk. */
-    if (file_is_dir("/dev/shm")) setenv("TMPDIR", "/dev/shm", 0);
-    return 0;
-}
 
 /* Runs to the end under OUT with up to eight more settings; the digest of update 12 into text. */
 typedef struct end {
@@ -337,5 +323,5 @@ int main(void) {
         cmocka_unit_test(a_stop_is_the_same_update_on_all_ranks),
         cmocka_unit_test(bad_placements_are_refused),
     };
-    return cmocka_run_group_tests_name("roles on devices", tests, silence, NULL);
+    return cmocka_run_group_tests_name("roles on devices", tests, tiny_run_silence, NULL);
 }

@@ -8,7 +8,6 @@
 #include <setjmp.h>
 #include <stdint.h>
 #include <cmocka.h>
-#include "core/log.h"
 #include "support/numbers.h"
 #include "support/says.h"
 #include "tiny_run.h"
@@ -16,12 +15,6 @@
 
 enum { TENTHS = 10 };
 static int64_t updates = 600;
-
-static void quiet(void *ctx, log_level level, const char *line) {
-    (void)ctx;
-    (void)level;
-    (void)line;
-}
 
 static int64_t resident_bytes(void) {
     long long size = 0, pages = 0;
@@ -102,7 +95,7 @@ static void a_long_run_stays_within_bounds(void **state) {
 
 int main(int argc, char **argv) {
     if (argc == 2 && atoll(argv[1]) >= TENTHS) updates = atoll(argv[1]) / TENTHS * TENTHS;
-    log_set_sink(quiet, NULL);
+    log_set_sink(tiny_run_quiet, NULL);
     if (file_is_dir("/dev/shm")) setenv("TMPDIR", "/dev/shm", 0);
     const struct CMUnitTest tests[] = {cmocka_unit_test(a_long_run_stays_within_bounds)};
     return cmocka_run_group_tests_name("soak", tests, NULL, NULL);
