@@ -89,15 +89,12 @@ static int start(train *t, part *parts, int n) {
     return n;
 }
 
-static int is_asked_to_end(const train *t) {
-    return heart_ending(t->heart) || (t->stop && *t->stop);
-}
-
 /* Until no role runs any more, or those that do have overstayed the deadline of an ending run. A request to stop gives each
- * drafter the time of one update first, so the deadline begins with the first role that has ended. */
-static void wait_for_all(train *t, int parts) {
+ * drafter the time of one update first, so the deadline begins with the first role that ends after it. */
+static void wait_for_all(train *t) {
     const double allowed = (double)recipe_int(t->r, RECIPE_run_end_seconds);
     double since = 0;
+    int asked = 0; /* roles that ran when the request was seen */
     while (t->running > 0) {
         struct timespec until;
         clock_gettime(CLOCK_REALTIME, &until);
@@ -107,7 +104,8 @@ static void wait_for_all(train *t, int parts) {
             until.tv_nsec -= 1000000000;
         }
         (void)pthread_cond_timedwait(&t->changed, &t->guard, &until);
-        const int ending = heart_ending(t->heart) || (is_asked_to_end(t) && t->running < parts);
+        if (!asked && t->stop && *t->stop) asked = t->running;
+        const int ending = heart_ending(t->heart) || t->running < asked;
         if (!ending) since = 0;
         if (ending && since <= 0) since = clock_seconds();
         if (ending && clock_seconds() - since > allowed) {
@@ -154,7 +152,7 @@ static err run_parts(train *t, part *parts, int n) {
             parts[at++] = (part){.t = t, .rank = &t->drafter[i].rank[k]};
     pthread_mutex_lock(&t->guard);
     const int started = start(t, parts, n);
-    wait_for_all(t, started);
+    wait_for_all(t);
     pthread_mutex_unlock(&t->guard);
     if (t->abandoned) return describe_abandoned(t);
     for (int i = 0; i < started; i++) pthread_join(parts[i].thread, NULL);

@@ -289,6 +289,49 @@ static void a_stop_is_the_same_update_on_all_ranks(void **s) {
     files_end(&d);
 }
 
+/* A drafter breaks early; then a request to stop finds another in an update that takes longer than an ending may. */
+typedef struct slow_stop {
+    _Atomic int broken, stop, slept;
+} slow_stop;
+static err break_then_stop(void *ctx, const char *role, const char *phase, int64_t step) {
+    slow_stop *s = ctx;
+    if (!strncmp(role, "drafter deep", 12) && !strcmp(phase, "optimizer") && step >= 2) {
+        s->broken = 1;
+        return err_set(ERR_NUMERIC, "a fault was put here");
+    }
+    if (strncmp(role, "drafter plain", 13) != 0 || strcmp(phase, "sums") != 0) return ERR_OK;
+    while (step == 4 && !s->broken) usleep(1000);
+    if (step != 5) return ERR_OK;
+    usleep(300000); /* the broken drafter's role is gone by then */
+    s->stop = 1;
+    usleep(1600000);
+    s->slept = 1;
+    return ERR_OK;
+}
+
+static void a_stop_gives_an_update_its_time_also_when_a_role_ended_before(void **s) {
+    (void)s;
+    files_dir d;
+    slow_stop f = {0};
+    const train_options opt = {.on_phase = break_then_stop, .on_phase_ctx = &f};
+    tiny_run_make(&d, 27);
+    files_text(&d, "three.yaml", three);
+    const end got = run(&d, "three.yaml",
+                        SETS("run.end_seconds=1", "devices.target=[cpu:0]",
+                             "devices.drafter=[cpu:1, cpu:2, cpu:3]", "run.checkpoint_every=1000",
+                             "run.evaluate_every=1000"),
+                        &opt, &f.stop);
+    assert_true(f.slept);
+    assert_says(got.e, ERR_NUMERIC, "drafter deep");
+    assert_null(strstr(err_text(), "run.end_seconds"));
+    char **names = NULL;
+    int n = 0;
+    assert_ok(file_list(files_at(&d, "out/drafters/plain/checkpoints"), &names, &n));
+    assert_int_equal(n, 1);
+    file_names_free(names, n);
+    files_end(&d);
+}
+
 static void bad_placements_are_refused(void **s) {
     (void)s;
     files_dir d;
@@ -321,6 +364,7 @@ int main(void) {
         cmocka_unit_test(one_failing_drafter_leaves_the_others),
         cmocka_unit_test(a_failing_role_ends_the_run_and_names_itself),
         cmocka_unit_test(a_stop_is_the_same_update_on_all_ranks),
+        cmocka_unit_test(a_stop_gives_an_update_its_time_also_when_a_role_ended_before),
         cmocka_unit_test(bad_placements_are_refused),
     };
     return cmocka_run_group_tests_name("roles on devices", tests, tiny_run_silence, NULL);
