@@ -86,6 +86,15 @@ static inline err tiny_run(files_dir *d, const char *const *extra, train_watch w
     return e;
 }
 
+/* For train_options.on_phase: targets take rows as they come, so one that is to meet something at `step` or later might get none on a busy
+ * machine. The others wait there until it has met it. wanted: the beginning of its role's name. */
+static inline void tiny_run_give_way(const char *wanted, int64_t from, const _Atomic int *met,
+                                     const char *role, const char *phase, int64_t step) {
+    if (strncmp(wanted, "target", 6) != 0 || strcmp(phase, "target forward") != 0) return;
+    if (strncmp(role, wanted, strlen(wanted)) == 0 || step < from) return;
+    for (int ms = 0; ms < 60000 && !*met; ms++) usleep(1000);
+}
+
 /* Digests of masters, moments and export of a checkpoint under OUT. */
 static inline void tiny_run_digest(files_dir *d, const char *out, int update, char text[128]) {
     static const char *const parts[] = {"masters.safetensors", "moments.safetensors",
