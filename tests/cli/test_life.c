@@ -495,12 +495,55 @@ static void a_failure_that_repeats_itself_is_not_restarted_for_ever(void **state
     assert_null(strstr(r.text, "restart 2 of 9"));
     assert_non_null(strstr(r.text, "failed twice in the same way"));
     assert_non_null(strstr(r.text, "No space left on device"));
-    RUN("train", recipe, "--quiet", "run.lenght=3", "--supervise", "9");
-    EXPECT(2, "lenght");
-    RUN("train", recipe, "--quiet", "--supervise", "9", "target.path=none.gguf", "--fresh");
-    EXPECT(1, "none.gguf");
     RUN("train", recipe, "--supervisor", "1");
     EXPECT(2, "--supervisor");
+}
+
+/* The same command with and without a supervisor: one exit code, one sentence, no second start. */
+static void expect_one_refusal(int code, const char *set, const char *says) {
+    static run_result alone;
+    RUN("train", recipe, "--quiet", set);
+    EXPECT(code, says);
+    alone = r;
+    RUN("train", recipe, "--quiet", "--supervise", "9", set);
+    EXPECT(code, says);
+    assert_string_equal(r.text, alone.text);
+}
+
+static void a_refusal_ends_the_supervisor_at_once(void **state) {
+    (void)state;
+    int lock;
+    /* A last word of an earlier process, which is not taken for that of the refused one. */
+    RUN("train", recipe, "--quiet", "run.max_updates=20");
+    EXPECT(0, "");
+    expect_one_refusal(2, "run.lenght=3", "lenght");
+    expect_one_refusal(1, "target.path=none.gguf", "none.gguf");
+    expect_one_refusal(2, "drafter.taps=[90]", "tap 90");
+    expect_one_refusal(1, "data.path=none.jsonl", "none.jsonl does not exist");
+    expect_one_refusal(1, "run.max_updates=30", "was made with run.max_updates: 20");
+    expect_one_refusal(2, "devices.target=[cuda:0]", "cuda:0");
+    char bad[700];
+    snprintf(bad, sizeof bad, "data.path=%s",
+             files_text(&dir, "bad.jsonl", "{\"prompt\": \"a\", \"response\": \n"));
+    assert_ok(file_remove_tree(folder));
+    expect_one_refusal(1, bad, "bad.jsonl: line 1");
+    expect_end("refused", "bad.jsonl: line 1");
+    RUN("status", folder);
+    EXPECT(0, "refused at ");
+    assert_ok(file_lock(files_at(&dir, "run/lock"), &lock));
+    expect_one_refusal(1, "run.keep=3", "is in use");
+    file_unlock(lock);
+    /* Accepted at first and no more at the restart. */
+    const pid_t supervisor = START("train", recipe, "--quiet", "--supervise", "9");
+    const pid_t child = await(25, 0);
+    files_text(&dir, "run/tokens/manifest.json", "{}");
+    kill(child, SIGKILL);
+    assert_int_equal(run_wait(supervisor, PATIENCE), 1);
+    run_read(&r, output);
+    assert_non_null(strstr(r.text, "restart 1 of 9 follows"));
+    assert_null(strstr(r.text, "restart 2 of 9"));
+    assert_null(strstr(r.text, "the trainer failed"));
+    expect_end("refused", "manifest.json");
 }
 
 static void restarts_are_counted(void **state) {
@@ -606,6 +649,7 @@ int main(void) {
         cmocka_unit_test_setup(nohup_is_honoured, fresh),
         cmocka_unit_test_setup(a_crash_is_followed_by_a_restart_and_the_same_bits, fresh),
         cmocka_unit_test_setup(a_failure_that_repeats_itself_is_not_restarted_for_ever, fresh),
+        cmocka_unit_test_setup(a_refusal_ends_the_supervisor_at_once, fresh),
         cmocka_unit_test_setup(restarts_are_counted, fresh),
         cmocka_unit_test_setup(requests_reach_the_trainer_once, fresh),
         cmocka_unit_test_setup(a_stopped_job_stops_whole, fresh),
