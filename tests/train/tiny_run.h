@@ -56,7 +56,7 @@ static inline void tiny_run_make(files_dir *d, uint64_t seed) {
         "optimizer: {lr: 3.0e-3}\n"
         "run: {max_updates: 12, tokens_per_step: 200, tokens_per_row: 96, checkpoint_every: 4,\n"
         "      evaluate_every: 6, evaluate_prompts: 2, evaluate_tokens: 8, keep: 2, out: out}\n"
-        "devices: {threads: 2}\n");
+        "devices: {threads: 2, target: cpu:0, drafter: cpu:0}\n");
 }
 
 /* extra: "section.key=value" texts, ended by NULL. */
