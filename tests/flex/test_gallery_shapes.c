@@ -3,8 +3,8 @@
  * Usage: test_gallery_shapes [CASES]. Without an argument each entry runs once in fp32 and once in bf16, on shapes whose
  * definition is quick; with one, so many cases, a quarter of them of any size. Shapes and captured values are drawn anew
  * in each run, and what was covered is printed at the end. Every output may be twice as far from the double definition
- * as a dense fp32 implementation is on the same inputs, plus 1e-5 (widened bf16 included); sums over whole heads plus
- * 5e-5. A capture that is not known here fails: a new entry says here how it is drawn. */
+ * as a dense fp32 implementation is on the same inputs, plus 1e-5 (widened bf16 included); gradients by q and k plus 4e-5,
+ * sums over whole heads plus 5e-5: they may cancel, and dense is then right by luck (4e-6 and 6e-6 in thousands of cases). A capture that is not known here fails: a new entry says here how it is drawn. */
 #include <setjmp.h>
 #include <stdarg.h>
 #include <stddef.h>
@@ -242,8 +242,8 @@ static void check_all(const judged *j, dev *d) {
     attn_result got = attn_run(c, d), want = attn_reference(c), near = attn_dense_run(c);
     check(j, "o", got.o, near.o, want.o, c->nq * p->v_dim, 1e-5);
     check(j, "lse", got.lse, near.lse, want.lse, c->nq, 1e-5);
-    check(j, "dq", got.dq, near.dq, want.dq, c->nq * p->dim, 1e-5);
-    check(j, "dk", got.dk, near.dk, want.dk, c->nk * p->dim, 1e-5);
+    check(j, "dq", got.dq, near.dq, want.dq, c->nq * p->dim, 4e-5);
+    check(j, "dk", got.dk, near.dk, want.dk, c->nk * p->dim, 4e-5);
     check(j, "dv", got.dv, near.dv, want.dv, c->nk * p->v_dim, 1e-5);
     float *at[3] = {got.learned, near.learned, want.learned};
     for (int k = 0; k < c->score.n; k++) { /* sums that may cancel: dense is right by luck */
