@@ -9,6 +9,7 @@
 #include "flex/kernels/blockmask_args.h"
 #include <string.h>
 
+_Static_assert((int)BLOCKMASK_ROWS == (int)BLOCKMASK__ROWS, "slots are alike on both sides");
 _Static_assert(sizeof(interval_leaf) == sizeof(blockmask_gpu_leaf),
                "leaves are copied as they are");
 
@@ -78,7 +79,7 @@ static err prepare(blockmask_cuda *c, const expr_env *env, arena *a) {
         {&c->leaf, INTERVAL_LEAVES_MOST * sizeof(blockmask_gpu_leaf)},
         {&c->box, BLOCKMASK__MANY * sizeof(blockmask_gpu_box)},
         {&c->answer, BLOCKMASK__MANY * sizeof(blockmask_gpu_count)},
-        {&c->seen, BLOCKMASK__MANY * BLOCKMASK__ROWS},
+        {&c->seen, BLOCKMASK__MANY * BLOCKMASK__WORDS * sizeof(uint32_t)},
     };
     size_t bytes = 0;
     TRY(load(c, env));
@@ -191,9 +192,9 @@ static err count(void *ctx, const interval_box *box, const uint8_t *loads, int n
 }
 
 static err rows(void *ctx, const interval_box *box, const int *slot, int n, int slots,
-                uint8_t *seen) {
+                uint32_t *seen) {
     blockmask_cuda *c = ctx;
-    const size_t bytes = (size_t)slots * BLOCKMASK__ROWS;
+    const size_t bytes = (size_t)slots * BLOCKMASK__WORDS * sizeof *seen;
     TRY(dev_set_bytes(c->s, c->seen, 0, bytes));
     TRY(send_boxes(c, box, NULL, slot, n));
     TRY(launch(c, c->rows, n, 128, &c->args));
@@ -231,10 +232,8 @@ err blockmask_cuda_build(block_mask *out, blockmask_cuda *c, const block_mask_ar
     if (!c->has_arrays) return blockmask_build(out, args, a, NULL);
     c->env = args->env, c->s = s;
     for (int i = 0; i < expr_capture_count(c->mask); i++) at[i] = args->env->values[i].data;
-    c->args = (blockmask_gpu_args){.box = pointer(c->box),
-                                   .count = pointer(c->answer),
-                                   .seen = pointer(c->seen),
-                                   .stride = BLOCKMASK__ROWS};
+    c->args = (blockmask_gpu_args){
+        .box = pointer(c->box), .count = pointer(c->answer), .seen = pointer(c->seen)};
     expr_cuda_fill(&c->args.env, args->mask, args->env, at);
     return blockmask__build(out, args, &far, a);
 }

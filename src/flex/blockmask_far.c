@@ -16,8 +16,8 @@ typedef struct asking {
     size_t at[BLOCKMASK__MANY];
     blockmask__count answer[BLOCKMASK__MANY];
     int slot[BLOCKMASK__MANY], rows[BLOCKMASK__MANY];
-    uint8_t before[BLOCKMASK__ROWS]; /* what slot 0 has seen in the calls before */
-    uint8_t seen[BLOCKMASK__MANY * BLOCKMASK__ROWS];
+    uint32_t before[BLOCKMASK__WORDS]; /* what slot 0 has seen in the calls before */
+    uint32_t seen[BLOCKMASK__MANY * BLOCKMASK__WORDS];
 } asking;
 
 /* ---- tiles ---- */
@@ -87,13 +87,13 @@ err blockmask__ask(blockmask__builder *w) {
 /* Asks for the slots that are there. Where the last one has more runs to come (goes_on), what its rows have seen so far is kept
  * and it is slot 0 of the next call; the others are judged. */
 static err settle_rows(const blockmask__builder *w, asking *x, int goes_on, int *all) {
-    const size_t last = (size_t)(x->slots - 1) * BLOCKMASK__ROWS;
     TRY(w->far->rows(w->far->ctx, x->box, x->slot, x->n, x->slots, x->seen));
-    for (int r = 0; r < BLOCKMASK__ROWS; r++) x->seen[r] |= x->before[r];
+    for (int k = 0; k < BLOCKMASK__WORDS; k++) x->seen[k] |= x->before[k];
     for (int i = 0; i < x->slots - goes_on; i++)
-        *all &= !memchr(x->seen + (size_t)i * BLOCKMASK__ROWS, 0, (size_t)x->rows[i]);
+        for (int r = 0; r < x->rows[i]; r++)
+            *all &= (int)(x->seen[i * BLOCKMASK__WORDS + r / 32] >> r % 32 & 1u);
     memset(x->before, 0, sizeof x->before);
-    if (goes_on) memcpy(x->before, x->seen + last, sizeof x->before);
+    if (goes_on) memcpy(x->before, x->seen + (x->slots - 1) * BLOCKMASK__WORDS, sizeof x->before);
     x->rows[0] = x->rows[x->slots - 1];
     x->n = 0;
     x->slots = goes_on;

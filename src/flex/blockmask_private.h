@@ -21,7 +21,7 @@ typedef struct blockmask__part {
 
 /* Who evaluates cells where captured arrays are not in this process's memory: boxes of one batch entry and head, at most
  * BLOCKMASK__MANY in a call. */
-enum { BLOCKMASK__MANY = 8192, BLOCKMASK__ROWS = 128 };
+enum { BLOCKMASK__MANY = 8192, BLOCKMASK__ROWS = 128, BLOCKMASK__WORDS = BLOCKMASK__ROWS / 32 };
 typedef struct blockmask__count {
     int some, all; /* of the box's cells are visible */
     int reaches;   /* some cell reaches a load that left; known where asked for */
@@ -33,10 +33,10 @@ typedef struct blockmask__far {
     /* loads[i]: of box i, loads that leave are looked for too */
     err (*count)(void *ctx, const interval_box *box, const uint8_t *loads, int n,
                  blockmask__count *out);
-    /* seen[slot[i]*BLOCKMASK__ROWS + r] becomes 1 where row r of box i (at most BLOCKMASK__ROWS rows) sees one of its keys;
-     * the others of slots 0..slots-1 become 0. */
+    /* Bit r % 32 of seen[slot[i]*BLOCKMASK__WORDS + r / 32] becomes 1 where row r of box i (at most BLOCKMASK__ROWS rows)
+     * sees one of its keys; the others of slots 0..slots-1 become 0. */
     err (*rows)(void *ctx, const interval_box *box, const int *slot, int n, int slots,
-                uint8_t *seen);
+                uint32_t *seen);
 } blockmask__far;
 
 typedef struct blockmask__builder {

@@ -74,17 +74,18 @@ static inline err far_arrays_count(void *ctx, const interval_box *box, const uin
 }
 
 static inline err far_arrays_rows(void *ctx, const interval_box *box, const int *slot, int n,
-                                  int slots, uint8_t *seen) {
+                                  int slots, uint32_t *seen) {
     far_arrays *f = ctx;
     f->calls++, f->rows += n;
-    memset(seen, 0, (size_t)slots * BLOCKMASK__ROWS);
+    memset(seen, 0, (size_t)slots * BLOCKMASK__WORDS * sizeof *seen);
     for (int i = 0; i < n; i++) {
         const interval_box *x = &box[i];
         for (int64_t q = x->q0; q <= x->q1; q++) {
             int any = 0, flag = 0;
             for (int64_t k = x->kv0; k <= x->kv1 && !any; k++)
                 any = expr_eval_mask(f->mask, f->near, x->b0, x->h0, q, k, &flag);
-            if (any) seen[(int64_t)slot[i] * BLOCKMASK__ROWS + q - x->q0] = 1;
+            const int r = (int)(q - x->q0);
+            if (any) seen[slot[i] * BLOCKMASK__WORDS + r / 32] |= UINT32_C(1) << r % 32;
         }
     }
     return ERR_OK;

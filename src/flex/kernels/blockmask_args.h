@@ -19,6 +19,8 @@ enum {
     BLOCKMASK_F16
 };
 
+enum { BLOCKMASK_ROWS = 128, BLOCKMASK_WORDS = BLOCKMASK_ROWS / 32 }; /* of a slot */
+
 /* interval_leaf: floats are in the low half of lo and hi. */
 typedef struct blockmask_gpu_leaf {
     long long lo, hi;
@@ -53,8 +55,7 @@ typedef struct blockmask_gpu_args {
     px_env env;
     const blockmask_gpu_box *box;
     blockmask_gpu_count *count; /* by box */
-    unsigned char *seen;        /* [slots, BLOCKMASK__ROWS], zeros before */
-    int stride;
+    unsigned *seen; /* [slots, BLOCKMASK_WORDS], zeros before: bit r % 32 of word r / 32 is row r */
 } blockmask_gpu_args;
 
 #endif

@@ -74,6 +74,7 @@ extern "C" __global__ void __launch_bounds__(128)
             }
             seen = __any_sync(0xffffffffu, seen);
         }
-        if (seen && lane == 0) a.seen[(px_i64)x.slot * a.stride + i] = 1;
+        if (seen && lane == 0)
+            atomicOr(a.seen + (px_i64)x.slot * BLOCKMASK_WORDS + i / 32, 1u << i % 32);
     }
 }
