@@ -75,9 +75,9 @@ static err choose_isa(dev *d) {
         if ((dev_isa)i < d->isa) d->isa = (dev_isa)i;
         return ERR_OK;
     }
-    return err_set(
-        ERR_USAGE, "PACELINE_ISA is '%s'; it must be portable, avx2, avx512, avx512bf16 or amx",
-        bound);
+    return err_set(ERR_USAGE,
+                   "PACELINE_ISA is '%s'; it must be portable, avx2, avx512, avx512bf16 or amx",
+                   bound);
 }
 
 static err choose_threads(dev *d, int asked) {

@@ -135,8 +135,8 @@ static const tile_bf16 plain = {"bf16 tiles in plain C", nothing,          nothi
                                 tiles_softmax,           tiles_scale_cols, turn,    pack_values};
 
 static const tile_bf16 plain_pairs = {
-    "bf16 pairs in plain C", nothing, nothing, pairs_mm, tiles_softmax, tiles_scale_cols,
-    turn,                    pack_values};
+    "bf16 pairs in plain C", nothing,          nothing, pairs_mm,
+    tiles_softmax,           tiles_scale_cols, turn,    pack_values};
 
 const tile_bf16 *tile_bf16_plain(void) { return &plain; }
 const tile_bf16 *tile_bf16_plain_pairs(void) { return &plain_pairs; }

@@ -68,8 +68,8 @@ static void pairs_mm(const tile_bf16_mm *g) {
 
 static void nothing(void) {}
 
-const tile_bf16 tile_bf16__avx512bf16 = {
-    "AVX512-BF16", nothing, nothing, pairs_mm, tiles_softmax, tiles_scale_cols, turn, pack_values};
+const tile_bf16 tile_bf16__avx512bf16 = {"AVX512-BF16", nothing,          nothing, pairs_mm,
+                                         tiles_softmax, tiles_scale_cols, turn,    pack_values};
 #else
 typedef int tile_bf16_avx512bf16_not_built;
 #endif

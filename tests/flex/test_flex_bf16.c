@@ -236,8 +236,8 @@ static uint32_t *words(int64_t n, uint64_t seed, uint64_t stream) {
 }
 
 /* *same: whether all bits were those of plain C. */
-static void unit_multiplies_as_plain_c(const tile_bf16 *unit, const tile_bf16 *plain,
-                                       uint64_t seed, int *same) {
+static void unit_multiplies_as_plain_c(const tile_bf16 *unit, const tile_bf16 *plain, uint64_t seed,
+                                       int *same) {
     enum { LD = 160 };
     *same = 1;
     for (int i = 0; i < 40; i++) {
