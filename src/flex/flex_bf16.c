@@ -5,7 +5,7 @@
  * row; values are turned once per tile for all heads. A thread keeps its last turned values and mask tiles for the tasks that it
  * takes next: neighbours see the same keys, heads the same mask, and tiles of a mask of q - kv alone are copies of each other.
  * Values that are not finite are taken out of products, in full tiles too: a weight is a sum of two parts, and infinity times
- * those is no number. Writes no row of the result: forward does. */
+ * those is no number. LSE and the sums' last factors are forward's. */
 #include "flex/flex_private.h"
 #include <string.h>
 
@@ -29,7 +29,8 @@ typedef struct span {
 
 /* One thread's buffers; N columns, lengths padded to whole tiles: Dp, Ep (of v), Kp keys. */
 typedef struct buffers {
-    bf16 *q, *k, *v; /* [N, Dp], [Kp, Dp], [tile_kv, Dv]; k, v where they cannot be read in place */
+    bf16 *q, *k,
+        *v; /* [tile_q padded, Dp], [Kp, Dp], [tile_kv, Dv]: what cannot be read in place */
     uint32_t *queries; /* [Dp/2, N] words */
     uint32_t *values;  /* [slots, Ep, Kp/2] words */
     uint8_t *masks;    /* [slots, tile_kv, tile_q padded] */
@@ -73,7 +74,7 @@ static buffers carve(const flex_plan *p, char *base) {
     b.mask_slots = slots(MASK_SLOTS, MASK_BYTES, b.mask_size);
     b.value_slots = slots(VALUE_SLOTS, VALUE_BYTES, b.value_size * 4);
     flex__carver c = {base, 0};
-    b.q = flex__carve(&c, n * dim * 2);
+    b.q = flex__carve(&c, pad * dim * 2);
     b.k = flex__carve(&c, keys * dim * 2);
     b.v = flex__carve(&c, q->tile_kv * q->v_dim * 2);
     b.queries = flex__carve(&c, n * dim * 2);
@@ -108,12 +109,22 @@ static void copy_rows(const walk *w, const flex_view *v, int64_t h, int64_t l, i
     memset(dst + n * ld, 0, (size_t)((padded - n) * ld) * sizeof *dst);
 }
 
+/* Whether rows can be read as they lie, as words of two values: whole tiles, at even places. */
+static int in_words(const walk *w, const flex_view *v, const void *row) {
+    return w->t->n == w->t->pad && w->dim == w->p->p.dim && v->sl % 2 == 0 &&
+           (uintptr_t)row % sizeof(uint32_t) == 0;
+}
+
 static void pack_queries(const walk *w) {
     const flex__task *t = w->t;
-    for (int64_t g = 0; g < t->heads; g++)
-        copy_rows(w, &w->io->q, t->h0 + g, t->start, t->n, t->pad, w->p->p.dim,
-                  w->b.q + g * t->pad * w->dim, w->dim);
-    w->p->bf16->turn((const void *)w->b.q, w->dim / 2, w->n, w->dim / 2, w->b.queries, w->n);
+    const flex_view *v = &w->io->q;
+    for (int64_t g = 0; g < t->heads; g++) {
+        const void *row = flex__at(v, t->b, t->h0 + g, t->start);
+        const int there = in_words(w, v, row);
+        if (!there) copy_rows(w, v, t->h0 + g, t->start, t->n, t->pad, w->p->p.dim, w->b.q, w->dim);
+        w->p->bf16->turn(there ? row : w->b.q, (there ? v->sl : w->dim) / 2, t->pad, w->dim / 2,
+                         w->b.queries + g * t->pad, w->n);
+    }
 }
 
 /* Keys k0 .. of a tile as rows of whole tiles; *ld: values from row to row. */
@@ -286,29 +297,26 @@ static void one_tile(const walk *w, int64_t k0, int64_t nk, int full) {
     }
 }
 
-/* The sums, turned to rows. A head's padding lands in the next head's rows, which come after it. */
-static void rows_of(const walk *w) {
-    const flex__task *t = w->t;
-    for (int64_t g = 0; g < t->heads; g++)
-        w->p->ops->transpose(w->b.o + g * t->pad, w->n, w->p->p.v_dim, t->pad,
-                             w->out->o + g * t->n * w->p->p.v_dim, w->p->p.v_dim);
+static walk walk_of(const flex_plan *p, const flex_io *io, const flex__task *t,
+                    const flex__bf16_buffers *b) {
+    return (walk){.p = p,
+                  .io = io,
+                  .t = t,
+                  .out = b,
+                  .b = carve(p, b->tiles),
+                  .n = t->heads * t->pad,
+                  .dim = depth(p->p.dim),
+                  .v_dim = flex__pad(p->p.v_dim, TILE_BF16_ROWS),
+                  .keys = depth(p->p.tile_kv)};
 }
 
 void flex__bf16_walk(const flex_plan *p, const flex_io *io, const flex__task *t, int64_t line,
                      const flex__bf16_buffers *b) {
     const block_mask *m = &p->mask;
     const int64_t tile = p->p.tile_kv;
-    const walk w = {.p = p,
-                    .io = io,
-                    .t = t,
-                    .out = b,
-                    .b = carve(p, b->tiles),
-                    .n = t->heads * t->pad,
-                    .dim = depth(p->p.dim),
-                    .v_dim = flex__pad(p->p.v_dim, TILE_BF16_ROWS),
-                    .keys = depth(tile)};
-    if (m->row_start[line] == m->row_start[line + 1]) return; /* l stays 0: nothing seen */
+    const walk w = walk_of(p, io, t, b);
     memset(w.b.o, 0, (size_t)(w.v_dim * w.n) * sizeof *w.b.o);
+    if (m->row_start[line] == m->row_start[line + 1]) return; /* l stays 0: nothing seen */
     pack_queries(&w);
     p->bf16->open();
     for (int64_t r = m->row_start[line]; r < m->row_start[line + 1]; r++) {
@@ -320,5 +328,13 @@ void flex__bf16_walk(const flex_plan *p, const flex_io *io, const flex__task *t,
     }
     p->bf16->close();
     for (int64_t j = 0; j < w.n; j++) b->m[j] *= LN_2; /* maxima were of powers of two */
-    rows_of(&w);
+}
+
+void flex__bf16_write(const flex_plan *p, const flex_io *io, const flex__task *t,
+                      const flex__bf16_buffers *b) {
+    const walk w = walk_of(p, io, t, b);
+    p->bf16->scale_cols(w.b.o, w.n, p->p.v_dim, w.n, b->corr);
+    for (int64_t g = 0; g < t->heads; g++)
+        p->ops->transpose(w.b.o + g * t->pad, w.n, p->p.v_dim, t->n,
+                          flex__out_at(&io->o, t->b, t->h0 + g, t->start), io->o.sl);
 }

@@ -14,10 +14,10 @@ typedef struct fwd_scratch {
     float *panels;              /* [D, N] in panels */
     float *s;                   /* [tile_kv, N] */
     float *k, *v;               /* [tile_kv, D], [tile_kv, Dv] when they cannot be read in place */
-    float *o;                   /* [heads, n, Dv]; room for [N, Dv] */
+    float *o;                   /* [heads, n, Dv] */
     float *m, *l, *corr;        /* [N] */
     uint8_t *mask, *mask_t;     /* [tile_q, tile_kv padded], [tile_kv, pad] in fp32 */
-    void *expr, *score, *tiles; /* tiles: of flex_bf16.c, in place of q to v */
+    void *expr, *score, *tiles; /* tiles: of flex_bf16.c, in place of q to o */
     size_t bytes;
 } fwd_scratch;
 
@@ -40,7 +40,7 @@ static fwd_scratch carve(const flex_plan *p, char *base) {
     s.k = flex__carve(&c, tk * q->dim * fp32);
     s.v = flex__carve(&c, tk * q->v_dim * fp32);
     s.tiles = flex__carve(&c, p->bf16 ? (int64_t)flex__bf16_bytes(p) : 0);
-    s.o = flex__carve(&c, n * q->v_dim * 4);
+    s.o = flex__carve(&c, n * q->v_dim * fp32);
     s.m = flex__carve(&c, n * 4);
     s.l = flex__carve(&c, n * 4);
     s.corr = flex__carve(&c, n * 4);
@@ -221,20 +221,33 @@ static void write_row(float *dst, const float *o, int64_t dim, float factor) {
     }
 }
 
-static void write_rows(const fwd_run *x, const flex__task *t, const fwd_scratch *s) {
+/* Maxima and sums become LSE and what a row's sum of values is to be multiplied by, 0 where nothing was seen: in s->corr. */
+static void finish_sums(const fwd_run *x, const flex__task *t, const fwd_scratch *s) {
     const flex_problem *q = &x->p->p;
     for (int64_t g = 0; g < t->heads; g++) {
+        float *lse =
+            x->io->lse ? x->io->lse + (t->b * q->q_heads + t->h0 + g) * q->q_len + t->start : NULL;
         for (int64_t i = 0; i < t->n; i++) {
-            const float *o = s->o + (g * t->n + i) * q->v_dim;
-            float *dst = flex__out_at(&x->io->o, t->b, t->h0 + g, t->start + i),
-                  l = s->l[g * t->pad + i], m = s->m[g * t->pad + i], factor = 1.0f;
-            int seen = l != 0.0f;
+            float l = s->l[g * t->pad + i], m = s->m[g * t->pad + i], factor = 1.0f;
+            const int seen = l != 0.0f;
             if (q->sinks) factor = add_sink(q->sinks[t->h0 + g], &m, &l);
-            if (!seen) memset(dst, 0, (size_t)q->v_dim * sizeof(float));
-            if (seen) write_row(dst, o, q->v_dim, factor / l);
-            if (x->io->lse)
-                x->io->lse[(t->b * q->q_heads + t->h0 + g) * q->q_len + t->start + i] =
-                    l == 0.0f ? -INFINITY : m + logf(l);
+            s->corr[g * t->pad + i] = seen ? factor / l : 0.0f;
+            if (lse) lse[i] = l == 0.0f ? -INFINITY : m + logf(l);
+        }
+        for (int64_t i = t->n; i < t->pad; i++) s->corr[g * t->pad + i] = 0.0f;
+    }
+}
+
+static void write_rows(const fwd_run *x, const flex__task *t, const fwd_scratch *s) {
+    const int64_t dim = x->p->p.v_dim;
+    for (int64_t g = 0; g < t->heads; g++) {
+        for (int64_t i = 0; i < t->n; i++) {
+            float *dst = flex__out_at(&x->io->o, t->b, t->h0 + g, t->start + i);
+            const float factor = s->corr[g * t->pad + i];
+            if (factor == 0.0f)
+                memset(dst, 0, (size_t)dim * sizeof *dst);
+            else
+                write_row(dst, s->o + (g * t->n + i) * dim, dim, factor);
         }
     }
 }
@@ -264,12 +277,15 @@ static void one_task(fwd_run *x, int64_t index, const fwd_scratch *scratch) {
     memset(s.l, 0, (size_t)cols * sizeof(float));
     for (int64_t i = 0; i < cols; i++) s.m[i] = -INFINITY;
     if (p->bf16) {
-        const flex__bf16_buffers b = {s.tiles, s.o, s.m, s.l, s.corr, s.mask, s.expr, &x->left};
+        const flex__bf16_buffers b = {s.tiles, s.m, s.l, s.corr, s.mask, s.expr, &x->left};
         flex__bf16_walk(p, x->io, &t, line, &b);
+        finish_sums(x, &t, &s);
+        flex__bf16_write(p, x->io, &t, &b);
     } else {
         walk(x, &t, line, &s);
+        finish_sums(x, &t, &s);
+        write_rows(x, &t, &s);
     }
-    write_rows(x, &t, &s);
 }
 
 static err forward_tasks(void *ctx, int64_t chunk, int thread) {

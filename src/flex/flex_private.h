@@ -152,11 +152,11 @@ expr_score_sums flex__sums_of(const flex_plan *p, const flex_io *io, double *slo
 MUST_CHECK err flex__sums_finish(const flex_plan *p, dev *d, const flex_io *io, double *slots);
 MUST_CHECK err flex__check_sinks(const flex_problem *p);
 
-/* Forward over the key tiles of a row task through p->bf16 (flex_bf16.c). Buffers as in forward: of the results o [heads, n, Dv] (room
- * for [N, Dv]), m and l [N], which begin at -inf and 0; N = heads * pad. */
+/* Forward over the key tiles of a row task through p->bf16 (flex_bf16.c). Buffers as in forward: m and l [N], which begin at -inf
+ * and 0; N = heads * pad. */
 typedef struct flex__bf16_buffers {
     void *tiles; /* flex__bf16_bytes, 64-aligned */
-    float *o, *m, *l, *corr;
+    float *m, *l, *corr;
     uint8_t *mask; /* [tile_q, tile_kv] */
     void *expr;
     flex__left *left;
@@ -166,6 +166,9 @@ size_t flex__bf16_bytes(const flex_plan *p);
 void flex__bf16_begin(const flex_plan *p, void *tiles);
 void flex__bf16_walk(const flex_plan *p, const flex_io *io, const flex__task *t, int64_t line,
                      const flex__bf16_buffers *b);
+/* After it: the task's rows of o, the sums of values times b->corr. */
+void flex__bf16_write(const flex_plan *p, const flex_io *io, const flex__task *t,
+                      const flex__bf16_buffers *b);
 
 /* Cuts 64-aligned pieces off a block; with base NULL it only counts. */
 typedef struct flex__carver {

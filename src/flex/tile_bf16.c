@@ -50,6 +50,7 @@ static inline vf v_mul(vf a, vf b) { return a * b; }
 static inline vf v_add(vf a, vf b) { return a + b; }
 static inline vf v_sub(vf a, vf b) { return a - b; }
 static inline vf v_max(vf x, vf m) { return x > m ? x : m; }
+static inline vf v_min(vf x, vf m) { return x < m ? x : m; }
 static inline vf v_or_zero(vf x) { return x == -INFINITY ? 0.0f : x; }
 static inline vf v_select(const uint8_t *m, vf yes, vf no) { return *m ? yes : no; }
 static inline vf v_fma(vf a, vf b, vf c) { return fmaf(a, b, c); }

@@ -9,6 +9,8 @@ static inline int v_all_one(vf x) {
     return _mm512_cmp_ps_mask(x, _mm512_set1_ps(1.0f), _CMP_EQ_OQ) == 0xffff;
 }
 
+static inline vf v_min(vf x, vf m) { return _mm512_min_ps(x, m); } /* m where x is NaN */
+
 /* p times 2 to the power that the low bits of t hold; 0 for x below -126. The lower sixteen bits of a NaN that comes from bf16 are 0,
  * so it stays one. */
 static inline vf v_times_power(vf p, vf t, vf x) {
@@ -17,9 +19,10 @@ static inline vf v_times_power(vf p, vf t, vf x) {
         _mm512_slli_epi32(_mm512_castps_si512(t), 23)));
 }
 
-/* Low half of the first, high half of the second: a word of two bf16. */
+/* High half of the first made the low one, high half of the second: a word of two bf16. */
 static inline __m512i halves(__m512i first, __m512i second) {
-    return _mm512_mask_blend_epi16(0xaaaaaaaau, _mm512_srli_epi32(first, 16), second);
+    const __m512i up = _mm512_set4_epi32(0x0f0e0f0e, 0x0b0a0b0a, 0x07060706, 0x03020302);
+    return _mm512_mask_shuffle_epi8(second, 0x3333333333333333u, first, up);
 }
 static inline void v_split(vf p0, vf p1, uint32_t *high, uint32_t *low) {
     const __m512i half = _mm512_set1_epi32(0x8000), upper = _mm512_set1_epi32(-65536);
