@@ -229,6 +229,90 @@ static void b08_bf16_strides(void **state) {
     dev_close(d);
 }
 
+/* A plan and a workspace serve many runs. Threads keep values from task to task, and not from run to run: here they have changed in
+ * place. */
+static void bf16_second_run_sees_new_inputs(void **state) {
+    (void)state;
+    uint64_t seed = numbers_seed();
+    dev *d = attn_dev(2);
+    const forms f = usable(d);
+    for (int i = 0; i < 2 * MASK_KINDS; i++) {
+        arena *a;
+        flex_plan *plan;
+        attn_case c;
+        flex_problem p = draw(seed, 4 * i);
+        p.q_len = p.kv_len = 150;
+        attn_case_make(&c, &p, i % MASK_KINDS, seed + (uint64_t)i);
+        for (int k = 0; k < f.n; k++) {
+            assert_ok(arena_create(&a, "case", 0));
+            assert_ok(flex_plan_create(&plan, d, &c.p, a));
+            plan->bf16 = f.t[k];
+            attn_result r = attn_result_new(&c);
+            flex_io io = attn_io(&c, &r);
+            io.workspace = attn_workspace(plan, d);
+            for (int run = 0; run < 2; run++) {
+                for (int64_t j = 0; j < c.nk * p.v_dim; j++) ((bf16 *)c.v)[j] ^= 0x8001;
+                assert_ok(flex_forward(plan, d, &io));
+                attn_result fresh = forward(f.t[k], &c, d);
+                assert_true(same_rows(&c, &fresh, &r, 0, c.nq));
+                attn_result_free(&fresh);
+            }
+            free(io.workspace);
+            attn_result_free(&r);
+            arena_destroy(a);
+        }
+        attn_case_free(&c);
+    }
+    dev_close(d);
+}
+
+/* The first cell whose load leaves is told as in fp32, also where the mask is a matter of q - kv and tiles are copies of each other. */
+static void bf16_tells_loads_that_leave(void **state) {
+    (void)state;
+    enum { L = 200, D = 8, N = 100 };
+    static const char *const texts[] = {"q >= kv && near[q - kv] > 0",
+                                        "near[kv] > 0 && q + kv > 50",
+                                        "q - kv < 90 && near[abs(q - kv)] > 0 || q == kv"};
+    uint64_t seed = numbers_seed();
+    int32_t near[N];
+    dev *d = attn_dev(2);
+    const forms f = usable(d);
+    for (int i = 0; i < N; i++) near[i] = i % 5 != 0;
+    for (int i = 0; i < 3; i++) {
+        expr *e;
+        const expr_decl decl = {"near", EXPR_INT, 1};
+        const expr_value value = {.type = DT_I32, .dim = {N}, .data = near};
+        const expr_env env = {&value, 0, 0};
+        assert_ok(expr_compile(&e, EXPR_MASK, texts[i], &decl, 1));
+        attn_case c;
+        flex_problem p = {.batch = 1,
+                          .q_heads = 2,
+                          .kv_heads = 2,
+                          .q_len = L,
+                          .kv_len = L,
+                          .dim = D,
+                          .v_dim = D,
+                          .type = DT_BF16};
+        attn_case_make(&c, &p, MASK_NONE, seed);
+        c.p.mask = e, c.p.env = &env;
+        int64_t cell[4] = {0};
+        for (int k = -1; k < f.n; k++) { /* first in fp32 */
+            int left = 0;
+            attn_result r = attn_result_new(&c);
+            flex_io io = attn_io(&c, &r);
+            io.left = &left;
+            forward_io(k < 0 ? NULL : f.t[k], &c.p, &io, d);
+            if (k < 0) memcpy(cell, io.left_cell, sizeof cell);
+            assert_int_equal(left, 1);
+            assert_memory_equal(cell, io.left_cell, sizeof cell);
+            attn_result_free(&r);
+        }
+        attn_case_free(&c);
+        expr_free(e);
+    }
+    dev_close(d);
+}
+
 /* ---- a unit beside plain C ---- */
 
 static uint32_t *words(int64_t n, uint64_t seed, uint64_t stream) {
@@ -375,6 +459,8 @@ int main(void) {
         cmocka_unit_test(bf16_threads_change_no_bit),
         cmocka_unit_test(bf16_poison_stays_where_it_is_seen),
         cmocka_unit_test(b08_bf16_strides),
+        cmocka_unit_test(bf16_second_run_sees_new_inputs),
+        cmocka_unit_test(bf16_tells_loads_that_leave),
         cmocka_unit_test(units_compute_as_plain_c),
         cmocka_unit_test(the_plan_names_the_form),
     };
