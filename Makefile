@@ -210,7 +210,7 @@ $(stubs): tests/interpose/$$(call stub_kind,$$@)_stub.c $(BUILD)/flags
 	$(call short,stub)
 	$(Q)$(CC) $(CSTD) $(OPT) $(WARN) $(call stub_flags,$(lastword $(subst _, ,$(basename $(notdir $@))))) -shared -fPIC \
 	  -Wl,-soname,$(soname_$(call stub_kind,$@)) -o $@ $<
-$(foreach t,cli/test_doctor cli/test_doctor_machine cli/test_libraries cli/test_warmup dev/test_dev_cuda dev/test_shared_lib dev/test_blas,$(BUILD)/tests/$t): | $(stubs)
+$(foreach t,cli/test_doctor cli/test_doctor_machine cli/test_libraries cli/test_warmup dev/test_dev_cuda dev/test_shared_lib dev/test_blas flex/test_flex_cuda_load,$(BUILD)/tests/$t): | $(stubs)
 
 test: $(program) $(library) $(test_bins) $(gpu_bins) $(BUILD)/tests/interpose/count.so $(BUILD)/tests/cli/make_tiny ## all tests; ends with 'N passed, N failed, N skipped'
 	@PACELINE_PROGRAM=$(BUILD)/paceline tools/runtests.sh $(BUILD) $(test_bins) $(test_scripts)
@@ -220,12 +220,12 @@ gpu-test: $(program) $(gpu_bins) ## tests that need a GPU; each says "skipped" w
 
 SUBSET ?=
 test-asan: ## all tests under the address and undefined behaviour sanitizers
-	@TEST_TIMEOUT=600 ASAN_OPTIONS=detect_leaks=1:allocator_may_return_null=1 UBSAN_OPTIONS=print_stacktrace=1 \
+	@TEST_TIMEOUT=1800 ASAN_OPTIONS=detect_leaks=1:allocator_may_return_null=1 UBSAN_OPTIONS=print_stacktrace=1 \
 	  $(MAKE) --no-print-directory BUILD=$(BUILD)/asan SAN=address,undefined OPT='-O1 -g' test
 
 tsan_names := $(shell sed 's/\#.*//' tests/tsan.list 2>/dev/null)
 test-tsan: ## the tests named in tests/tsan.list under the thread sanitizer
-	@TEST_TIMEOUT=600 TSAN_OPTIONS=halt_on_error=1 $(MAKE) --no-print-directory BUILD=$(BUILD)/tsan SAN=thread \
+	@TEST_TIMEOUT=1800 TSAN_OPTIONS=halt_on_error=1 $(MAKE) --no-print-directory BUILD=$(BUILD)/tsan SAN=thread \
 	  OPT='-O1 -g' test-subset SUBSET='$(tsan_names)'
 
 .PHONY: test-subset

@@ -42,9 +42,11 @@ static int exit_code(err e) {
     return e == ERR_STOPPED ? 3 : 1;
 }
 
+/* An error without a text was told already, by the process that this one started (cli/supervise.h). */
 static int fail(const char *name, err e) {
     fflush(stdout);
-    fprintf(stderr, "paceline%s%s: %s\n", name ? " " : "", name ? name : "", err_text());
+    if (err_text()[0])
+        fprintf(stderr, "paceline%s%s: %s\n", name ? " " : "", name ? name : "", err_text());
     return exit_code(e);
 }
 

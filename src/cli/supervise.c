@@ -3,7 +3,8 @@
  * The child is this program again with the same arguments and the option --supervisor PID, by fork and exec: it shares no state with a crashed
  * one. It stands in its own process group, so that a terminal's interrupt reaches it once, through here, and dies by SIGKILL when
  * this process does (PR_SET_PDEATHSIG; a parent that died before that was set is noticed by getppid). Why it failed is read from
- * the run folder: its last word and the update it was at; a new checkpoint is one with another time than before. */
+ * the run folder: its last word and the update it was at; a new checkpoint is one with another time than before. A child that
+ * failed and left no word never owned the folder, so it was refused before the run began. */
 #include "cli/supervise.h"
 #include "cli/run_folder.h"
 #include "core/clock.h"
@@ -48,6 +49,7 @@ typedef struct keeper {
     process_id id;
     int asked;       /* a request was passed on: no more starts */
     double saved_at; /* time of the newest checkpoint before this child; 0: none */
+    live_end last;   /* the folder's last word before this child */
     int in_vain;     /* crashes in a row without a new checkpoint */
     char cause[640]; /* of the last crash, "" before the first */
     int64_t update;  /* it was at; -1: unknown */
@@ -145,9 +147,28 @@ static double newest(const keeper *k) {
     return at;
 }
 
+/* The folder's last word, zeros when there is none. */
+static void read_last_word(const keeper *k, live_end *out) {
+    int found = 0;
+    if (!file_is_dir(k->run) || live_read_end(k->run, out, &found)) err_clear();
+    if (!found) *out = (live_end){0};
+}
+
+/* Whether the last word is this child's: a number may be given twice, as each container begins to count anew. */
+static int is_childs(const keeper *k, const live_end *e) {
+    return e->pid == k->id.pid && (e->pid != k->last.pid || strcmp(e->at, k->last.at) != 0);
+}
+
+/* A child that failed by itself: in words of its own that say so, or before it could leave any. */
+static int was_refused(const keeper *k) {
+    live_end e;
+    read_last_word(k, &e);
+    return !is_childs(k, &e) || !strcmp(e.how, "refused");
+}
+
 /* What the folder knows of the crash. A child that was killed gets its last word from here. */
 static void learn(keeper *k, int status) {
-    run_folder f;
+    live_end e;
     char how[96];
     if (WIFSIGNALED(status))
         snprintf(how, sizeof how, "was ended by signal %d (%.60s)", WTERMSIG(status),
@@ -157,12 +178,11 @@ static void learn(keeper *k, int status) {
     snprintf(k->cause, sizeof k->cause, "%s", how);
     k->update = -1;
     if (file_is_dir(k->run) && live_bury(k->run, &k->id, how)) log_warn("%s", err_text());
-    if (run_folder_read(&f, k->run) == ERR_OK && f.ended && f.end.pid == k->id.pid) {
-        k->update = f.end.update;
-        if (strcmp(f.end.how, "killed") != 0)
-            snprintf(k->cause, sizeof k->cause, "%s: %.500s", how, f.end.text);
-    }
-    run_folder_free(&f);
+    read_last_word(k, &e);
+    if (!is_childs(k, &e)) return;
+    k->update = e.update;
+    if (strcmp(e.how, "killed") != 0)
+        snprintf(k->cause, sizeof k->cause, "%s: %.500s", how, e.text);
 }
 
 /* "" where the update is not known. */
@@ -172,12 +192,19 @@ static const char *at_update(const keeper *k, char text[48]) {
     return text;
 }
 
+/* The child has said it in its own sentence. */
+static err told(err e) {
+    err_clear();
+    return e;
+}
+
 /* After a crash: an error, which is the supervisor's own end, unless the trainer is to be started again. */
 static err judge(keeper *k, int status, int64_t left) {
     char before[sizeof k->cause], where[48];
     const int64_t update_before = k->update;
     memcpy(before, k->cause, sizeof before);
     learn(k, status);
+    if (WIFEXITED(status) && WEXITSTATUS(status) == 1 && was_refused(k)) return told(ERR_REFUSED);
     const double saved_at = newest(k);
     const int gained = saved_at > 0 && saved_at != k->saved_at;
     k->in_vain = gained ? 0 : k->in_vain + 1;
@@ -218,11 +245,12 @@ static err pause_before(keeper *k, int64_t number, int64_t of) {
 
 static err keep(keeper *k, int64_t restarts) {
     for (int64_t done = 0;; done++) {
+        read_last_word(k, &k->last);
         TRY(start(k));
         const int status = wait_for_child(k);
         const int code = WIFEXITED(status) ? WEXITSTATUS(status) : -1;
         if (code == 0) return ERR_OK;
-        if (code == 2) return err_set(ERR_USAGE, "the trainer refused its arguments or its recipe");
+        if (code == 2) return told(ERR_USAGE);
         if (code == 3) return err_set(ERR_STOPPED, "the trainer stopped by request, state saved");
         TRY(judge(k, status, restarts - done));
         TRY(pause_before(k, done + 1, restarts));

@@ -35,20 +35,27 @@ data_doc data_at(const data_set *s, int64_t i) {
                       .loss = at + (size_t)e->n * sizeof(int32_t)};
 }
 
+int data__is_whole(const data__entry *e, const uint8_t *bytes) {
+    const XXH128_hash_t hash = XXH3_128bits(bytes, data__document_bytes(e->n));
+    return hash.low64 == e->hash[0] && hash.high64 == e->hash[1];
+}
+
+err data__damaged(const char *store, int64_t shard, int64_t id, const char *path, int64_t line) {
+    return err_set(ERR_FORMAT,
+                   "%s/tokens-%08" PRId64 ".bin is damaged: document %" PRId64 " (%s, line %" PRId64
+                   ") is not what was prepared; bring the file back, or remove %s to prepare anew",
+                   store, shard, id, path, line, store);
+}
+
 err data_check(const data_set *s, int64_t i) {
     const data__entry *e = &s->docs[i];
-    const XXH128_hash_t hash =
-        XXH3_128bits(s->shards[e->shard] + e->offset, data__document_bytes(e->n));
-    if (hash.low64 == e->hash[0] && hash.high64 == e->hash[1]) return ERR_OK;
+    if (data__is_whole(e, s->shards[e->shard] + e->offset)) return ERR_OK;
     if (!s->store)
         return err_set(ERR_INTERNAL,
                        "document %" PRId64 " (%s, line %" PRId64
                        ") changed in memory after it was read",
                        i, s->paths[e->file], e->line);
-    return err_set(ERR_FORMAT,
-                   "%s/tokens-%08" PRId64 ".bin is damaged: document %" PRId64 " (%s, line %" PRId64
-                   ") is not what was prepared; bring the file back, or remove %s to prepare anew",
-                   s->store, s->shard_numbers[e->shard], i, s->paths[e->file], e->line, s->store);
+    return data__damaged(s->store, s->shard_numbers[e->shard], i, s->paths[e->file], e->line);
 }
 
 err data_digest_at(const data_set *s, int64_t docs, char out[33]) {

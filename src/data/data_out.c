@@ -1,7 +1,8 @@
 /* Where prepared documents go: memory of the set, or new shards and a new index beside a store's.
  *
- * Shards are only ever added; the index (documents), the hashes of lines and the places of rejected lines are written whole for each generation,
- * old entries first: they are small. Every file is written beside its name, synced and renamed when it is complete; nothing
+ * Shards are added, and small ones at the store's end are copied into the new ones with their documents' ids and bytes as they were
+ * (data_merge.c says which); the index (documents), the hashes of lines and the places of rejected lines are written whole for each
+ * generation, old entries first: they are small. Every file is written beside its name, synced and renamed when it is complete; nothing
  * names it before the manifest does. What is held in memory does not grow with the number of documents, except
  * without a store. */
 #include "data/data_prepare.h"
@@ -9,10 +10,11 @@
 #include <limits.h>
 #include <stdio.h>
 #include <string.h>
+#include <sys/mman.h>
 #define XXH_INLINE_ALL
 #include <xxhash.h>
 
-enum { BLOCK_FIRST = 1 << 20, BLOCK_LAST = 64 << 20, SHARD_BYTES = 256 << 20 };
+enum { BLOCK_FIRST = 1 << 20, BLOCK_LAST = 64 << 20, LET_GO = 4 << 20 };
 
 typedef struct part_writer {
     file_writer *w;
@@ -24,6 +26,8 @@ struct data__out {
     data_set *set;
     const data__store *store; /* NULL: memory */
     data__manifest *m;
+    size_t keep; /* shards of the store that stay */
+    data__pulse *pulse;
     part_writer part[DATA__PARTS];
     file_writer *shard;
     int64_t shard_bytes, shard_most;
@@ -64,23 +68,6 @@ static err add_to_part(data__out *o, int what, const void *bytes, size_t n) {
     return file_write(w->w, bytes, n);
 }
 
-/* Opens the next generation's part and copies what this one holds. */
-static err open_part(data__out *o, int what) {
-    char path[PATH_MAX];
-    part_writer *w = &o->part[what];
-    w->hash = XXH3_createState();
-    if (!w->hash) return err_set(ERR_MEMORY, "no memory to prepare training rows");
-    XXH3_128bits_reset(w->hash);
-    TRY(data__store_path(path, sizeof path, o->store->dir, what, o->m->generation));
-    TRY(file_writer_open(&w->w, path));
-    if (!o->m->n_files) return ERR_OK;
-    file_map old;
-    TRY(data__store_map_part(o->store, what, &old));
-    err e = add_to_part(o, what, old.data, old.size);
-    file_map_close(&old);
-    return e;
-}
-
 static err finish_shard(data__out *o) {
     if (!o->shard) return ERR_OK;
     o->m->shards[o->m->n_shards - 1].bytes = o->shard_bytes;
@@ -105,6 +92,74 @@ static err add_to_store(data__out *o, data__entry *e, const uint8_t *bytes, size
     return add_to_part(o, DATA__DOCUMENTS, e, sizeof *e);
 }
 
+/* An old shard while its documents are copied. */
+typedef struct moving {
+    file_map map;
+    size_t shard;
+    uint64_t let_go; /* bytes behind: not kept in memory */
+} moving;
+
+static err move_to_shard(data__out *o, moving *v, size_t shard) {
+    if (v->map.data && v->shard == shard) return ERR_OK;
+    file_map_close(&v->map);
+    *v = (moving){.map = {.fd = -1}, .shard = shard};
+    return data__store_map_shard(o->store, shard, &v->map);
+}
+
+static err move_document(data__out *o, moving *v, data__entry e, int64_t id) {
+    const size_t n = data__document_bytes(e.n);
+    TRY(move_to_shard(o, v, e.shard));
+    const uint8_t *bytes = v->map.data + e.offset;
+    if (!data__is_whole(&e, bytes))
+        return data__damaged(o->store->dir, o->store->m.shards[e.shard].number, id,
+                             o->set->paths[e.file], e.line);
+    const uint64_t behind = e.offset / LET_GO * LET_GO;
+    TRY(add_to_store(o, &e, bytes, n));
+    if (behind > v->let_go) {
+        madvise((void *)(uintptr_t)v->map.data, behind, MADV_DONTNEED);
+        v->let_go = behind;
+        TRY(data__pulse_beat(o->pulse));
+    }
+    return ERR_OK;
+}
+
+/* The index as it was, but for documents whose shard does not stay. */
+static err copy_documents(data__out *o, const file_map *old) {
+    moving v = {.map = {.fd = -1}};
+    err e = ERR_OK;
+    for (size_t i = 0; i < old->size / sizeof(data__entry) && !e; i++) {
+        data__entry entry;
+        memcpy(&entry, old->data + i * sizeof entry, sizeof entry);
+        if (!data__store_holds(&o->store->m, &entry))
+            e = data__store_lost(o->store, (int64_t)i);
+        else if (entry.shard < o->keep)
+            e = add_to_part(o, DATA__DOCUMENTS, &entry, sizeof entry);
+        else
+            e = move_document(o, &v, entry, (int64_t)i);
+    }
+    file_map_close(&v.map);
+    return e;
+}
+
+/* Opens the next generation's part and copies what this one holds. */
+static err open_part(data__out *o, int what) {
+    char path[PATH_MAX];
+    part_writer *w = &o->part[what];
+    w->hash = XXH3_createState();
+    if (!w->hash) return err_set(ERR_MEMORY, "no memory to prepare training rows");
+    XXH3_128bits_reset(w->hash);
+    TRY(data__store_path(path, sizeof path, o->store->dir, what, o->m->generation));
+    TRY(file_writer_open(&w->w, path));
+    if (!o->m->n_files) return ERR_OK;
+    file_map old;
+    TRY(data__store_map_part(o->store, what, &old));
+    err e = what == DATA__DOCUMENTS && o->keep < o->store->m.n_shards
+                ? copy_documents(o, &old)
+                : add_to_part(o, what, old.data, old.size);
+    file_map_close(&old);
+    return e;
+}
+
 static err finish_part(data__out *o, int what) {
     part_writer *w = &o->part[what];
     data__part *part = &o->m->part[what];
@@ -117,14 +172,16 @@ static err finish_part(data__out *o, int what) {
 /* ---- both ---- */
 
 err data__out_open(data__out **out, data_set *s, const data__store *st, data__manifest *m,
-                   int64_t shard_bytes) {
+                   size_t keep, data__pulse *p) {
     data__out *o;
     *out = NULL;
     TRY(mem_new(1, sizeof *o, &o));
     o->set = s;
     o->store = st->dir ? st : NULL;
     o->m = m;
-    o->shard_most = shard_bytes ? shard_bytes : SHARD_BYTES;
+    o->keep = m->n_shards = keep;
+    o->pulse = p;
+    o->shard_most = data__shard_most(p->cfg);
     err e = ERR_OK;
     for (int i = 0; o->store && i < DATA__PARTS && !e; i++) e = open_part(o, i);
     if (e)

@@ -202,6 +202,18 @@ static void record_file(data__file *f, const data__source *src, const file_map *
     f->open_line = map->size > 0 && map->data[map->size - 1] != '\n';
 }
 
+/* Lines that follow others of their file join their segment. */
+static err add_segment(data__manifest *m, int64_t file, int64_t lines) {
+    data__segment *last = m->n_segments ? &m->segments[m->n_segments - 1] : NULL;
+    if (last && last->file == file) {
+        last->lines += lines;
+        return ERR_OK;
+    }
+    TRY(mem_grow(&m->segments, &m->segments_cap, m->n_segments + 1, sizeof *m->segments));
+    m->segments[m->n_segments++] = (data__segment){.file = file, .lines = lines};
+    return ERR_OK;
+}
+
 static err prepare_file(preparer *p, size_t file) {
     data__source *src = &p->sources[file];
     data__manifest *m = &p->m;
@@ -225,9 +237,7 @@ static err prepare_file(preparer *p, size_t file) {
     if (!e) record_file(f, src, &part);
     file_map_close(&map);
     TRY(e);
-    TRY(mem_grow(&m->segments, &m->segments_cap, m->n_segments + 1, sizeof *m->segments));
-    m->segments[m->n_segments++] =
-        (data__segment){.file = (int64_t)file, .lines = f->counts.lines - before.lines};
+    TRY(add_segment(m, (int64_t)file, f->counts.lines - before.lines));
     TRY(judge_file(p, file, &before));
     return p->cfg->side_path ? ERR_OK : publish_side(p);
 }
@@ -361,6 +371,16 @@ static err set_key(preparer *p) {
     return ERR_OK;
 }
 
+/* The first shard to be written again, by what the new lines will take if their documents are as large as the old ones'. */
+static size_t find_merge(const preparer *p) {
+    double read = 0, coming = 0;
+    for (size_t i = 0; i < p->n_old; i++) read += (double)p->m.files[i].bytes;
+    for (int i = 0; i < p->set->n_paths; i++)
+        coming += (double)(p->sources[i].bytes - p->sources[i].from);
+    if (read > 0) coming *= (double)data__merge_bytes(&p->m, 0) / read;
+    return data__merge_from(&p->m, coming, data__shard_most(p->cfg));
+}
+
 static int is_new(const preparer *p, size_t file) {
     return file >= p->n_old || p->sources[file].from < p->sources[file].bytes;
 }
@@ -370,9 +390,11 @@ static err prepare_new(preparer *p) {
     const size_t n = (size_t)p->set->n_paths;
     if (p->n_old)
         log_info("%s: the store's rows are kept and only what is new is prepared", p->store.dir);
+    const size_t keep = find_merge(p);
+    const double again = old_parts(p) + (double)data__merge_bytes(m, keep);
     m->generation++;
-    if (p->store.dir) TRY(data__store_room(p->store.dir, old_parts(p), p->set->paths[0]));
-    TRY(data__out_open(&p->out, p->set, &p->store, m, p->cfg->shard_bytes));
+    if (p->store.dir) TRY(data__store_room(p->store.dir, again, p->set->paths[0]));
+    TRY(data__out_open(&p->out, p->set, &p->store, m, keep, &p->pulse));
     TRY(data__lines_open(&p->lines, p->cfg, &p->pulse));
     TRY(mem_grow(&m->files, &m->files_cap, n, sizeof *m->files));
     m->n_files = n;

@@ -83,10 +83,24 @@ MUST_CHECK err data__store_publish(data__store *st, const data__manifest *m);
 MUST_CHECK err data__store_sweep(const data__store *st);
 /* One part, checked by size and digest. */
 MUST_CHECK err data__store_map_part(const data__store *st, int what, file_map *out);
+/* Shard i of the manifest, checked by size. */
+MUST_CHECK err data__store_map_shard(const data__store *st, size_t i, file_map *out);
+/* Whether an entry of the index points into a shard and a file that the manifest names. */
+int data__store_holds(const data__manifest *m, const data__entry *e);
+err data__store_lost(const data__store *st, int64_t id); /* the sentence for one that does not */
 /* Index and shards of the store become the set's. */
 MUST_CHECK err data__store_map(const data__store *st, data_set *s);
 /* ERR_REFUSED when the folder's disk has fewer than need bytes free; path: what is being prepared. */
 MUST_CHECK err data__store_room(const char *dir, double need, const char *path);
+
+/* ---- shards that grow together ---- */
+
+int64_t data__shard_most(
+    const data_config *cfg); /* bytes of a shard, unless one document has more */
+/* The first shard that is written again when about `coming` bytes of documents are added to m: it and all behind it; m->n_shards:
+ * none is. */
+size_t data__merge_from(const data__manifest *m, double coming, int64_t most);
+int64_t data__merge_bytes(const data__manifest *m, size_t from); /* of those shards */
 
 /* ---- files against what was prepared ---- */
 
@@ -134,10 +148,10 @@ MUST_CHECK err data__lines_read(data__lines *b, const char *path, const file_map
 /* ---- where documents go ---- */
 
 typedef struct data__out data__out;
-/* Into memory of s, or with a store into new files beside those of m, which it amends; shard_bytes as in
- * data_config. */
+/* Into memory of s, or with a store into new files beside those of m, which it amends: its first `keep` shards stay, the
+ * documents of the others are copied into new ones, each checked. */
 MUST_CHECK err data__out_open(data__out **out, data_set *s, const data__store *st,
-                              data__manifest *m, int64_t shard_bytes);
+                              data__manifest *m, size_t keep, data__pulse *p);
 MUST_CHECK err data__out_line(data__out *o, uint64_t hash);
 MUST_CHECK err data__out_document(data__out *o, data__entry e, const uint8_t *bytes);
 MUST_CHECK err data__out_rejected(data__out *o, const data__rejected *r);

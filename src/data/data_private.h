@@ -80,6 +80,11 @@ struct data_set {
     file_map *maps;
 };
 
+/* Whether a document's bytes are those that were prepared. */
+int data__is_whole(const data__entry *e, const uint8_t *bytes);
+/* The sentence for one of a store that is not: document `id` of `path`, in the shard of this number. */
+err data__damaged(const char *store, int64_t shard, int64_t id, const char *path, int64_t line);
+
 /* Sets the error text "PATH: line N (at byte B): ..." and the reason; returns ERR_FORMAT. */
 err data__bad(const data__line *l, data__reason why, data__reason *reason, const char *fmt, ...)
     PRINTF_LIKE(4, 5);

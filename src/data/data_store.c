@@ -184,26 +184,35 @@ err data__store_map_part(const data__store *st, int what, file_map *out) {
         path, st->dir);
 }
 
+err data__store_map_shard(const data__store *st, size_t i, file_map *out) {
+    char path[PATH_MAX];
+    const data__shard *shard = &st->m.shards[i];
+    TRY(data__store_path(path, sizeof path, st->dir, DATA__PARTS, shard->number));
+    return map_file(path, shard->bytes, st->dir, out);
+}
+
+int data__store_holds(const data__manifest *m, const data__entry *e) {
+    return e->shard < m->n_shards && e->file < m->n_files && e->offset % 4 == 0 &&
+           e->offset <= INT64_MAX / 2 &&
+           (int64_t)(e->offset + data__document_bytes(e->n)) <= m->shards[e->shard].bytes;
+}
+
+err data__store_lost(const data__store *st, int64_t id) {
+    return err_set(ERR_FORMAT, "%s: document %" PRId64 " of its index lies in no shard", st->dir,
+                   id);
+}
+
 /* Entries come from a file: none may point outside of what it names. */
 static err check_entries(const data__store *st, const data_set *s, size_t bytes) {
     if (bytes != (size_t)s->counts.documents * sizeof *s->docs)
         return err_set(ERR_FORMAT, "%s: its index does not hold the documents its manifest counts",
                        st->dir);
-    for (int64_t i = 0; i < s->counts.documents; i++) {
-        const data__entry *e = &s->docs[i];
-        const int whole =
-            e->shard < st->m.n_shards && e->file < st->m.n_files && e->offset % 4 == 0 &&
-            e->offset <= INT64_MAX / 2 &&
-            (int64_t)(e->offset + data__document_bytes(e->n)) <= st->m.shards[e->shard].bytes;
-        if (!whole)
-            return err_set(ERR_FORMAT, "%s: document %" PRId64 " of its index lies in no shard",
-                           st->dir, i);
-    }
+    for (int64_t i = 0; i < s->counts.documents; i++)
+        if (!data__store_holds(&st->m, &s->docs[i])) return data__store_lost(st, i);
     return ERR_OK;
 }
 
 err data__store_map(const data__store *st, data_set *s) {
-    char path[PATH_MAX];
     const data__manifest *m = &st->m;
     s->store = st->dir;
     s->n_shards = m->n_shards;
@@ -214,8 +223,7 @@ err data__store_map(const data__store *st, data_set *s) {
     for (size_t i = 0; i < m->n_files; i++) data__counts_add(&s->counts, &m->files[i].counts);
     for (size_t i = 0; i < m->n_shards; i++) {
         s->shard_numbers[i] = m->shards[i].number;
-        TRY(data__store_path(path, sizeof path, st->dir, DATA__PARTS, m->shards[i].number));
-        TRY(map_file(path, m->shards[i].bytes, st->dir, &s->maps[i]));
+        TRY(data__store_map_shard(st, i, &s->maps[i]));
         s->shards[i] = s->maps[i].data;
     }
     TRY(data__store_map_part(st, DATA__DOCUMENTS, &s->maps[m->n_shards]));

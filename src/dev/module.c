@@ -5,6 +5,7 @@
  * image is loaded once. Functions hang on their module. */
 #include "dev/module.h"
 #include "core/arena.h"
+#include "core/pool.h"
 #include "dev/dev_cuda_private.h"
 #include "dev/dev_private.h"
 #include <stdio.h>
@@ -57,6 +58,15 @@ err module_get(module **out, dev *d, const kernel_spec *spec) {
     err e = load(out, d, image);
     pthread_mutex_unlock(&d->cuda->lock);
     return e;
+}
+
+err module_get_all(module **out, dev *d, kernel_list *l) {
+    const int cpus = pool_cpus();
+    for (int i = 0; i < l->n; i++) out[i] = NULL;
+    if (l->n > 1)
+        TRY(kernel_list_compile(l, d->cuda->sys->cache, dev_arch(d), l->n < cpus ? l->n : cpus));
+    for (int i = 0; i < l->n; i++) TRY(module_get(&out[i], d, &l->specs[i]));
+    return ERR_OK;
 }
 
 void module__unload_all(dev *d) {

@@ -7,6 +7,7 @@
 #define DEV_MODULE_H
 #include "dev/dev_cuda.h"
 #include "dev/kernel.h"
+#include "dev/kernel_list.h"
 
 typedef struct module module;
 typedef struct module_function module_function;
@@ -14,6 +15,9 @@ typedef struct module_function module_function;
 /* The kernel of spec for this device's architecture. Asked for again it is a look-up by key (the recipe is
  * written out for it: keep what you got). */
 MUST_CHECK err module_get(module **out, dev *d, const kernel_spec *spec);
+/* All kernels of a list, out[i] of spec i. What the cache does not have is compiled side by side, by as many threads as there
+ * are kernels and usable CPUs; the first that fails, in the list's order, is told. */
+MUST_CHECK err module_get_all(module **out, dev *d, kernel_list *l);
 /* An extern "C" __global__ function. shared: the most dynamic shared memory that launches will ask for; more
  * than the device gives a block is ERR_REFUSED with both numbers. */
 MUST_CHECK err module_get_function(module_function **out, module *m, const char *name,

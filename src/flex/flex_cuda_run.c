@@ -58,31 +58,35 @@ err flex_cuda_each(const flex_cuda_plan *p, int backward, kernel_visit visit, vo
     return ERR_OK;
 }
 
-typedef struct loading {
-    dev *d;
-    module *m;
-} loading;
+/* The functions of a text that its plan's form has. */
+static err find_functions(flex_cuda_code *c, const flex_cuda_plan *p, flex_cuda_text text,
+                          module *m) {
+    for (int i = 0; i < FUNCTIONS; i++) {
+        if (functions[i].text != text) continue;
+        if (functions[i].form != BOTH && functions[i].form != (p->plain ? PLAIN : MATRIX)) continue;
+        TRY(module_get_function(&c->function[i], m, functions[i].name, shared_of(p, text)));
+    }
+    return ERR_OK;
+}
 
-static err load_text(void *ctx, const kernel_spec *spec) {
-    loading *l = ctx;
-    return module_get(&l->m, l->d, spec);
+static err load(flex_cuda_code *c, const flex_cuda_plan *p, dev *d, int backward, kernel_list *l) {
+    module *m[FLEX_CUDA_TEXTS];
+    int n = 0; /* in the list, which has the texts in their order */
+    TRY(flex_cuda_each(p, backward, kernel_list_add, l));
+    TRY(module_get_all(m, d, l));
+    for (int text = 0; text < FLEX_CUDA_TEXTS; text++)
+        if (is_needed(p, (flex_cuda_text)text, backward))
+            TRY(find_functions(c, p, (flex_cuda_text)text, m[n++]));
+    return ERR_OK;
 }
 
 err flex_cuda_load(flex_cuda_code **out, const flex_cuda_plan *p, dev *d, int backward, arena *a) {
+    kernel_list l;
     TRY(arena_alloc(a, 1, sizeof **out, out));
-    for (int text = 0; text < FLEX_CUDA_TEXTS; text++) {
-        loading l = {d, NULL};
-        if (!is_needed(p, (flex_cuda_text)text, backward)) continue;
-        TRY(visit_text(p, (flex_cuda_text)text, load_text, &l));
-        for (int i = 0; i < FUNCTIONS; i++) {
-            if ((int)functions[i].text != text) continue;
-            if (functions[i].form != BOTH && functions[i].form != (p->plain ? PLAIN : MATRIX))
-                continue;
-            TRY(module_get_function(&(*out)->function[i], l.m, functions[i].name,
-                                    shared_of(p, (flex_cuda_text)text)));
-        }
-    }
-    return ERR_OK;
+    TRY(kernel_list_create(&l));
+    err e = load(*out, p, d, backward, &l);
+    kernel_list_destroy(&l);
+    return e;
 }
 
 static err launch(const flex_cuda_code *c, dev_stream *s, const flex_cuda_step *x) {

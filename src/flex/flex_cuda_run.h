@@ -1,7 +1,7 @@
 /* Running attention on a CUDA device: a plan's texts become modules, the steps of a run launches.
  *
- * flex_cuda_load finds or compiles every kernel that runs of a plan need, so that runs compile nothing; any number of
- * threads may load at the same moment, and equal texts are compiled once. A run allocates nothing and does not wait. */
+ * flex_cuda_load finds or compiles every kernel that runs of a plan need, side by side, so that runs compile nothing; any
+ * number of threads may load at the same moment, and equal texts are compiled once. A run allocates nothing and does not wait. */
 #ifndef FLEX_FLEX_CUDA_RUN_H
 #define FLEX_FLEX_CUDA_RUN_H
 #include "dev/module.h"

@@ -314,11 +314,24 @@ static err conclude(const char *run, const live_record *r, const char *how, cons
     return file_remove_tree(path);
 }
 
+/* What was read or asked for is not accepted: the same start would end in the same way. A disk, memory and our own mistakes
+ * may behave otherwise next time. */
+static const char *how_of(err e) {
+    switch (e) {
+    case ERR_OK: return "finished";
+    case ERR_STOPPED: return "stopped";
+    case ERR_IO:
+    case ERR_MEMORY:
+    case ERR_NUMERIC:
+    case ERR_INTERNAL: return "failed";
+    default: return "refused";
+    }
+}
+
 err live_finish(const char *run, live_record *r, err e) {
     char text[sizeof((live_end *)0)->text];
     snprintf(text, sizeof text, "%s", e ? err_text() : "");
-    const char *how = e == ERR_OK ? "finished" : e == ERR_STOPPED ? "stopped" : "failed";
-    if (conclude(run, r, how, text))
+    if (conclude(run, r, how_of(e), text))
         log_warn("the end of the run could not be noted: %s", err_text());
     return e ? err_set(e, "%s", text) : ERR_OK;
 }

@@ -91,14 +91,14 @@ int live_is_running(
 
 /* How a run of the folder ended last. */
 typedef struct live_end {
-    char how[16];    /* "finished", "stopped", "failed", "killed" */
+    char how[16];    /* "finished", "stopped", "refused", "failed", "killed" */
     char text[2048]; /* what it said; "" when finished */
     char at[24];     /* UTC */
     int64_t pid;
     char host[256];
     int64_t update, updates; /* of the drafter that was least far; -1: unknown */
 } live_end;
-/* The run's last word: last_end.json after e and err_text(), the record removed. Returns e, with err_text() as it was; what cannot be
+/* The run's last word: last_end.json after e and err_text(), the record removed; "refused" is what the same start would meet again. Returns e, with err_text() as it was; what cannot be
  * written is a warning, since the run has ended anyway. */
 err live_finish(const char *run, live_record *r, err e);
 /* The same for a process that could not speak (killed by a signal) and is gone: how "killed", text says by whom. Does nothing when the

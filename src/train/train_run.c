@@ -165,11 +165,32 @@ static int is_done(const train *t) {
     return done;
 }
 
+/* A finished run that is started again is as done as before; so is one whose end now lies behind where it stands, but that may be a
+ * slip of whoever lowered it. */
+static void say_nothing_is_left(const train *t) {
+    const int64_t most = recipe_int(t->r, RECIPE_run_max_updates);
+    if (most && t->from_update > most)
+        log_warn("%s is at update %" PRId64 " already, beyond run.max_updates %" PRId64
+                 ": nothing is left to do, and the run stays as it is",
+                 t->run, t->from_update, most);
+    else if (!most && t->from.epoch > t->epochs - (t->from.next == 0))
+        log_warn("%s is at update %" PRId64 " in epoch %" PRId64
+                 " already, beyond run.epochs %" PRId64
+                 ": nothing is left to do, and the run stays as it is",
+                 t->run, t->from_update, t->from.epoch, t->epochs);
+    else if (!t->opt.quiet)
+        log_info("%s is at its last update, %" PRId64 ": nothing is left to do", t->run,
+                 t->from_update);
+}
+
 static err run(train *t, const _Atomic int *stop) {
     part *parts = NULL;
     watchdog *w = NULL;
     const int n = count_parts(t);
-    if (is_done(t)) return ERR_OK;
+    if (is_done(t)) {
+        say_nothing_is_left(t);
+        return ERR_OK;
+    }
     if (stop && *stop)
         return err_set(ERR_STOPPED,
                        "stopped before update %" PRId64 " of %" PRId64

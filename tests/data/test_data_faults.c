@@ -21,6 +21,12 @@ typedef struct scene {
     data_set *old, *whole;              /* prepared without a store */
 } scene;
 
+static void fresh_store(scene *s, int grown) {
+    store_at(s->f, "store", s->dir);
+    store_write_rows(s->f, "rows.jsonl", 3, 0, OLD, s->path);
+    store_wants(s->path, &s->cfg, OLD);
+    if (grown) store_write_rows(s->f, "rows.jsonl", 3, 0, ALL, s->path);
+}
 /* A store that holds the first rows; the file holds all of them when grown. */
 static void begin(scene *s, const fixture *f) {
     data_config none = fixture_config(f);
@@ -31,16 +37,20 @@ static void begin(scene *s, const fixture *f) {
     s->old = store_open1(s->path, &none);
     s->cfg.store = store_at(f, "store", s->dir);
     s->cfg.shard_bytes = SHARD;
+    /* The growth here copies a shard as well: faults meet that too. */
+    char last[512];
+    fresh_store(s, 0);
+    const int shards = store_files(s->dir, "tokens-");
+    assert_true(shards > 1);
+    store_file(s->dir, "tokens-", shards - 1, last);
+    store_write_rows(f, "rows.jsonl", 3, 0, ALL, s->path);
+    store_wants(s->path, &s->cfg, ALL - OLD);
+    assert_false(file_exists(last));
+    fresh_store(s, 0);
 }
 static void end(scene *s) {
     data_close(s->old);
     data_close(s->whole);
-}
-static void fresh_store(scene *s, int grown) {
-    store_at(s->f, "store", s->dir);
-    store_write_rows(s->f, "rows.jsonl", 3, 0, OLD, s->path);
-    store_wants(s->path, &s->cfg, OLD);
-    if (grown) store_write_rows(s->f, "rows.jsonl", 3, 0, ALL, s->path);
 }
 /* Both before and after the growth everything must be in place, and nothing else. */
 static void check_recovery(scene *s, int grown) {

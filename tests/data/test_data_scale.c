@@ -1,9 +1,10 @@
-/* B42 at a size for tests: a thousand and thirty thousand rows. Rows prepared are counted, memory stays flat, the heartbeat comes.
+/* B42 at a size for tests: a thousand to eighty thousand rows. Rows prepared are counted, memory stays flat, the heartbeat comes.
  *
  * Memory is the kernel's own high-water mark of the process (VmHWM, reset through clear_refs), which sees heap, stacks and mapped files alike;
  * sets in memory, which must grow, show that it would be seen. 300 thousand rows and more are bench/bench_data.c's. */
 #include "data/store_fixture.h"
 #include "support/numbers.h"
+#include <malloc.h>
 
 #if defined __SANITIZE_ADDRESS__ || defined __SANITIZE_THREAD__
 enum { MEMORY_IS_OURS = 0 }; /* sanitizers keep what was freed */
@@ -55,6 +56,7 @@ static outcome prepare(const char *path, data_config cfg, int64_t documents) {
     outcome o;
     cfg.beat = beat;
     cfg.beat_ctx = &b;
+    malloc_trim(0); /* what was freed before would serve this one unseen */
     const int known = reset_peak();
     const long before = status_kb("VmHWM:");
     data_set *s = store_open1(path, &cfg);
@@ -78,7 +80,7 @@ static void write_rows(const fixture *f, uint64_t seed, int n, char path[512]) {
 static void b42_memory_is_flat_and_rows_are_counted(void **state) {
     const fixture *f = *state;
     const uint64_t seed = numbers_seed();
-    static const int sizes[] = {1000, 10000, 30000};
+    static const int sizes[] = {1000, 20000, 80000};
     char path[512], dir[512];
     outcome stored[3], held[3];
     data_config cfg = fixture_config(f);
@@ -96,10 +98,12 @@ static void b42_memory_is_flat_and_rows_are_counted(void **state) {
                       held[i].held >> 10);
     }
     assert_true(stored[2].held == stored[0].held);
-    assert_true(held[2].held > held[1].held + (5 << 20));
+    /* What 60,000 rows take in memory is the yardstick: allocator and page cache blur a mark by some MiB. */
+    const long grown_kb = (long)((held[2].held - held[1].held) >> 10);
+    assert_true(grown_kb > 15 << 10);
     if (MEMORY_IS_OURS && stored[2].peak_kb >= 0) {
-        assert_true(stored[2].peak_kb < stored[1].peak_kb + 3584);
-        assert_true(held[2].peak_kb > held[1].peak_kb + 4096); /* the measure sees growth */
+        assert_true(stored[2].peak_kb < stored[1].peak_kb + grown_kb / 2);
+        assert_true(held[2].peak_kb > held[1].peak_kb + grown_kb / 2); /* the measure sees growth */
     }
 }
 

@@ -365,6 +365,37 @@ static void what_changed_is_allowed_by_a_flag(void **state) {
     assert_string_not_equal(before, after);
 }
 
+static void said(shared *s, const char *log, const char *what) {
+    char *text = NULL;
+    size_t n = 0;
+    assert_ok(file_read(files_at(&s->d, log), &text, &n));
+    if (!strstr(text, what)) fail_msg("'%s' is not in %s: %s", what, log, text);
+    mem_free(text);
+}
+
+/* As a finished run that is started again: done, with a sentence that says why, and nothing changed. */
+static void an_end_behind_the_run_leaves_nothing_to_do(void **state) {
+    shared *s = *state;
+    char before[128], after[128];
+    const char *sets[] = {"run.out=ended", "run.evaluate_every=40", "run.checkpoint_every=25",
+                          "run.max_updates=20", NULL};
+    assert_int_equal(run_child(s->d.path, "ended", "50", NULL, "run.checkpoint_every=25"), 3);
+    tiny_run_digest(&s->d, "ended", 50, before);
+    assert_ok(go_on(s, sets));
+    said(s, "ended/log.txt", "at update 50 already, beyond run.max_updates 20: nothing is left");
+    assert_ok(go_on(s, (const char *[]){"run.out=ended", "run.evaluate_every=40", "run.epochs=1",
+                                        "run.max_updates=0", NULL}));
+    said(s, "ended/log.txt", "already, beyond run.epochs 1: nothing is left");
+    tiny_run_digest(&s->d, "ended", 50, after);
+    assert_string_equal(before, after);
+    assert_int_equal(run_child(s->d.path, "ended", "0", NULL, "run.checkpoint_every=25"), 0);
+    same_end(s, "ended");
+    sets[3] = "run.max_updates=100";
+    assert_ok(go_on(s, sets));
+    said(s, "ended/log.txt", "is at its last update, 100: nothing is left to do");
+    same_end(s, "ended");
+}
+
 static void a_second_run_in_the_folder_is_refused(void **state) {
     shared *s = *state;
     recipe *r;
@@ -409,6 +440,7 @@ int main(int argc, char **argv) {
         cmocka_unit_test(kills_inside_the_last_save),
         cmocka_unit_test(resume_names_what_changed),
         cmocka_unit_test(what_changed_is_allowed_by_a_flag),
+        cmocka_unit_test(an_end_behind_the_run_leaves_nothing_to_do),
         cmocka_unit_test(a_second_run_in_the_folder_is_refused),
         cmocka_unit_test(a_full_disk_is_told_and_survived),
     };
