@@ -89,7 +89,7 @@ static void random_masks(void **state) {
     arena *a;
     int built = 0;
     if (!w->d) skip();
-    const int masks = (int)gpu_fewer(w, MASKS, 20); /* each brings a text to compile */
+    const int masks = (int)gpu_fewer(w, MASKS, 12); /* each brings a text to compile */
     random_world_declare(&world);
     assert_ok(arena_create(&a, "masks", 0));
     for (int i = 0; i < masks; i++) {
