@@ -1,6 +1,6 @@
 /* A CUDA device played by the CPU, for tests: what the runtime and the kernels' text know of each other.
  *
- * The stand-in for NVRTC compiles a kernel's text as C++ behind emu_text.h; the stand-in for the driver loads it and runs
+ * The stand-in for NVRTC compiles a kernel's text as C++ behind emu_text.cuh; the stand-in for the driver loads it and runs
  * it. Threads of a block are fibers on one host thread, in random order between their meetings; all that the text loads
  * and stores comes by `access` first. C and C++ both read this file. It holds no code. */
 #ifndef TESTS_EMU_EMU_H

@@ -1,6 +1,6 @@
 /* Stands for NVRTC: compiles a kernel's text with the host's C++ compiler into a shared object for emu_driver.c.
  *
- * The text goes behind emu_text.h, with a table of its __global__ functions behind it; -D options and headers are kept,
+ * The text goes behind emu_text.cuh, with a table of its __global__ functions behind it; -D options and headers are kept,
  * others mean nothing here. The image is "EMU1", its size and the shared object. EMU_CXX names the compiler; else g++,
  * clang++ or c++, the first that runs. Without one nvrtcVersion fails, so that tests skip and say so. */
 #include <fcntl.h>
@@ -124,7 +124,7 @@ static int write_source(const program *p, const char *path) {
     static const char dynamic[] = "extern __shared__";
     FILE *f = fopen(path, "wb");
     if (!f) return 1;
-    fprintf(f, "#include \"emu_text.h\"\n#line 1 \"kernel.cu\"\n");
+    fprintf(f, "#include \"emu_text.cuh\"\n#line 1 \"kernel.cu\"\n");
     for (const char *at = p->text, *next; at; at = next) {
         next = strstr(at, dynamic);
         fwrite(at, 1, next ? (size_t)(next - at) : strlen(at), f);

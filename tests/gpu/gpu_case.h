@@ -238,15 +238,16 @@ static inline void gpu_case_steps(gpu_case *x, const gpu_world *w, const flex_cu
         assert_ok(flex_cuda_forward(x->plan, io, x->a, &s));
     assert_ok(flex_cuda_run(x->code, w->s, &s));
 }
-static inline void gpu_case_run(gpu_case *x, const gpu_world *w) {
+static inline void gpu_case_run_some(gpu_case *x, const gpu_world *w, int backward) {
     const size_t mark = gpu_mark(w);
     flex_cuda_io io = gpu_case_io(x, w);
     gpu_case_steps(x, w, &io, 0);
-    gpu_case_steps(x, w, &io, 1);
+    if (backward) gpu_case_steps(x, w, &io, 1);
     gpu_out(w, x->words, io.workspace, sizeof x->words);
     x->got = gpu_case_back(x, w, &io);
     gpu_reset(w, mark);
 }
+static inline void gpu_case_run(gpu_case *x, const gpu_world *w) { gpu_case_run_some(x, w, 1); }
 static inline void gpu_case_free(gpu_case *x) {
     free(x->q), free(x->k), free(x->v), free(x->d_o);
     attn_case_free(&x->c);

@@ -159,13 +159,13 @@ static void rows_equal_the_definition_and_themselves_alone(void **data) {
     if (!w->d) skip();
     uint64_t seed = numbers_seed();
     double far[3] = {0, 0, 0};
-    const int cases = (int)gpu_fewer(w, 36, 9), alone = (int)gpu_fewer(w, 12, 3);
+    const int cases = (int)gpu_fewer(w, 36, 6), alone = (int)gpu_fewer(w, 12, 3);
     const int64_t keys = gpu_fewer(w, 300, 150);
     for (int i = 0; i < cases; i++) {
         const size_t mark = gpu_mark(w);
         paged_batch b;
         paged_there t;
-        paged_batch_draw(&b, seed + (uint64_t)i, i % 6 ? keys : keys * 10);
+        paged_batch_draw(&b, seed + (uint64_t)i, i % 6 ? keys : gpu_fewer(w, 10, 4) * keys);
         put_batch(w, &b, types[i % 3], &t);
         run(w, &b.a, &t, t.seqs, b.a.n_seqs, 0);
         check_definition(w, &b, &t, &far[i % 3]);
