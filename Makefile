@@ -233,12 +233,12 @@ gpu-test: $(program) $(gpu_bins) ## the tests of tests/gpu on a real GPU; each s
 
 SUBSET ?=
 test-asan: ## all tests under the address and undefined behaviour sanitizers
-	@TEST_TIMEOUT=600 ASAN_OPTIONS=detect_leaks=1:allocator_may_return_null=1 UBSAN_OPTIONS=print_stacktrace=1 \
+	@TEST_TIMEOUT=1800 ASAN_OPTIONS=detect_leaks=1:allocator_may_return_null=1 UBSAN_OPTIONS=print_stacktrace=1 \
 	  $(MAKE) --no-print-directory BUILD=$(BUILD)/asan SAN=address,undefined OPT='-O1 -g' test
 
 tsan_names := $(shell sed 's/\#.*//' tests/tsan.list 2>/dev/null)
 test-tsan: ## the tests named in tests/tsan.list under the thread sanitizer
-	@TEST_TIMEOUT=600 TSAN_OPTIONS=halt_on_error=1 $(MAKE) --no-print-directory BUILD=$(BUILD)/tsan SAN=thread \
+	@TEST_TIMEOUT=1800 TSAN_OPTIONS=halt_on_error=1 $(MAKE) --no-print-directory BUILD=$(BUILD)/tsan SAN=thread \
 	  OPT='-O1 -g' test-subset SUBSET='$(tsan_names)'
 
 .PHONY: test-subset

@@ -135,8 +135,9 @@ static err build_bigram(job *j, const char *path) {
     TRY(data_open(&set, (const char *const[]){path}, 1, &cfg));
     err e = ERR_OK;
     for (int64_t i = 0; i < data_count(set) && !e; i++) {
-        e = data_check(set, i);
-        if (!e) e = bigram_add(j->pairs, data_at(set, i).tokens, data_at(set, i).n);
+        data_doc d;
+        e = data_fetch(set, i, &d);
+        if (!e) e = bigram_add(j->pairs, d.tokens, d.n);
     }
     data_close(set);
     return e ? e : bigram_finish(j->pairs);

@@ -250,13 +250,26 @@ int file_lock_is_lost(int fd, const char *path) {
     return stat(path, &st) != 0 && (errno == ENOENT || errno == ENOTDIR);
 }
 
-/* A look (file_lock_is_free) holds a lock for an instant: a few tries tell it from a holder. */
+/* Whether those who keep fd from being locked only look (file_lock_is_free): a shared lock goes beside theirs. */
+static int is_looked_at(int fd) {
+    if (flock(fd, LOCK_SH | LOCK_NB) != 0) return 0;
+    flock(fd, LOCK_UN);
+    return 1;
+}
+
+/* A look lasts an instant, but for one whose process is not given the processor: no number of looks is a holder. */
 static int try_lock(int fd) {
-    for (int left = 10;; left--) {
+    enum { HELD = 10, LOOKED_AT = 10000 };
+    for (int held = 0, looked_at = 0; held < HELD && looked_at < LOOKED_AT;) {
         if (flock(fd, LOCK_EX | LOCK_NB) == 0) return 0;
-        if (errno != EWOULDBLOCK || !left) return -1;
-        nanosleep(&(struct timespec){0, 5000000}, NULL);
+        if (errno != EWOULDBLOCK) return -1;
+        const int looked = is_looked_at(fd);
+        looked_at += looked;
+        held += !looked;
+        nanosleep(&(struct timespec){0, looked ? 1000000 : 5000000}, NULL);
     }
+    errno = EWOULDBLOCK;
+    return -1;
 }
 
 static err sign_lock(int fd, const char *path) {

@@ -14,6 +14,7 @@ void data_close(data_set *s) {
     if (!s) return;
     for (size_t i = 0; s->maps && i <= s->n_shards; i++) file_map_close(&s->maps[i]);
     mem_free(s->own_docs);
+    data__again_close(s->again);
     mem_free(s->shards);
     arena_destroy(s->mem);
     mem_free(s);
@@ -23,16 +24,20 @@ const data_counts *data_get_counts(const data_set *s) { return &s->counts; }
 const data_work *data_get_work(const data_set *s) { return &s->work; }
 int64_t data_count(const data_set *s) { return s->counts.documents; }
 
+static void point_into(data_doc *d, const uint8_t *bytes) {
+    d->tokens = (const int32_t *)(const void *)bytes;
+    d->loss = bytes + (size_t)d->n * sizeof(int32_t);
+}
+
 data_doc data_at(const data_set *s, int64_t i) {
     const data__entry *e = &s->docs[i];
-    const uint8_t *at = s->shards[e->shard] + e->offset;
-    return (data_doc){.id = i,
-                      .line = e->line,
-                      .path = s->paths[e->file],
-                      .n = e->n,
-                      .candidates = e->candidates,
-                      .tokens = (const int32_t *)(const void *)at,
-                      .loss = at + (size_t)e->n * sizeof(int32_t)};
+    data_doc d = {.id = i,
+                  .line = e->line,
+                  .path = s->paths[e->file],
+                  .n = e->n,
+                  .candidates = e->candidates};
+    if (e->shard != DATA__LET_GO) point_into(&d, s->shards[e->shard] + e->offset);
+    return d;
 }
 
 int data__is_whole(const data__entry *e, const uint8_t *bytes) {
@@ -47,8 +52,15 @@ err data__damaged(const char *store, int64_t shard, int64_t id, const char *path
                    store, shard, id, path, line, store);
 }
 
-err data_check(const data_set *s, int64_t i) {
+err data_fetch(const data_set *s, int64_t i, data_doc *out) {
     const data__entry *e = &s->docs[i];
+    *out = data_at(s, i);
+    if (!out->tokens) {
+        const uint8_t *bytes;
+        TRY(data__again_read(s->again, out->path, e, &bytes));
+        point_into(out, bytes);
+        return ERR_OK;
+    }
     if (data__is_whole(e, s->shards[e->shard] + e->offset)) return ERR_OK;
     if (!s->store)
         return err_set(ERR_INTERNAL,
@@ -102,8 +114,8 @@ err data_preview(const data_set *s, const tokenizer *tok, int64_t i, str *out) {
         return err_set(ERR_RANGE,
                        "document %" PRId64 " does not exist; the data set holds %" PRId64, i,
                        data_count(s));
-    TRY(data_check(s, i));
-    const data_doc d = data_at(s, i);
+    data_doc d;
+    TRY(data_fetch(s, i, &d));
     utf8_stream u = {0};
     int open = 0;
     for (int64_t k = 0; k < d.n; k++) {

@@ -13,7 +13,9 @@
  * out. A file that gives no document at all is an error in either mode.
  * Prepared documents live in memory, or with a store in shards on disk that are mapped: what a run
  * holds then follows what it touches. A store is prepared once; a file that grew is prepared from
- * where it ended before, and its new documents come after all old ones (docs/FORMATS.md). */
+ * where it ended before, and its new documents come after all old ones (docs/FORMATS.md). A set that is
+ * only to be counted lets tokens go: 48 bytes a document stay, and one that is asked for is made again
+ * from its line. */
 #ifndef DATA_DATA_H
 #define DATA_DATA_H
 #include "core/arena.h"
@@ -30,6 +32,10 @@ typedef struct data_config {
     /* Folder of token shards, made when it is missing; holds one data set. NULL: documents live in
      * memory and nothing is left behind. */
     const char *store;
+    /* Tokens that no store holds are let go when they are counted. tok and chat must outlive the set. */
+    int let_go;
+    /* let_go, and nothing is written: a store is used as far as it goes, no line is copied to a side file. */
+    int read_only;
     /* Files that were cut or changed since the store was prepared: 0 refuses them by line, 1 prepares
      * everything anew. */
     int allow_changed;
@@ -61,8 +67,8 @@ typedef struct data_doc {
     const char *path;
     int64_t n;
     int64_t candidates;    /* data_candidates of its loss mask */
-    const int32_t *tokens; /* [n] */
-    const uint8_t *loss;   /* [n] */
+    const int32_t *tokens; /* [n] NULL: let go */
+    const uint8_t *loss;   /* [n] likewise */
 } data_doc;
 
 /* What opening a set read and tokenized: nothing when a store held all of it. */
@@ -80,9 +86,10 @@ const data_work *data_get_work(const data_set *s);
 int64_t data_count(const data_set *s);
 /* Points into the set, reads no token. i from 0 to count - 1. */
 data_doc data_at(const data_set *s, int64_t i);
-/* Whether document i's tokens and mask are those that were prepared: rows are checked when they are
- * made, other readers of data_at ask here. ERR_FORMAT names the damaged file. */
-MUST_CHECK err data_check(const data_set *s, int64_t i);
+/* Document i with its tokens and mask, which are those that were prepared: ERR_FORMAT names the damaged file. One that was let go is made again
+ * from its line, ERR_IO when the line is no longer the same; it is valid until the next such call, and one thread
+ * at a time may ask. */
+MUST_CHECK err data_fetch(const data_set *s, int64_t i, data_doc *out);
 /* How many positions of a document may be anchors: those that are supervised and whose successor is
  * too. loss [n]. */
 int64_t data_candidates(const uint8_t *loss, int64_t n);
@@ -90,7 +97,7 @@ int64_t data_candidates(const uint8_t *loss, int64_t n);
  * max_length and rule version: what a checkpoint records. ERR_RANGE when the set holds fewer. */
 MUST_CHECK err data_digest_at(const data_set *s, int64_t docs, char out[33]);
 void data_digest(const data_set *s, char out[33]); /* of all documents */
-/* Bytes of memory that the documents take; those of a store are mapped and not counted. */
+/* Bytes of memory that the documents take; those of a store are mapped and not counted, nor is the one made again last. */
 size_t data_memory(const data_set *s);
 /* Document i's text with supervised parts between \u27e6 and \u27e7, control tokens spelled, for
  * plan and the start of a run. */

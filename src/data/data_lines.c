@@ -2,7 +2,8 @@
  *
  * A batch is a number of tasks, each a few neighbouring lines; the pool works on them and the caller takes the results in order, so documents do
  * not depend on the number of threads. Buffers are kept from batch to batch unless one line made them large. Policy
- * for bad lines: strict returns the first (lowest task first), lenient marks it. It writes nothing. */
+ * for bad lines: strict returns the first (lowest task first), lenient marks it. A document that was let go is made again here, from
+ * its line and as strictly as before. It writes nothing. */
 #include "core/clock.h"
 #include "data/data_prepare.h"
 #include <inttypes.h>
@@ -194,4 +195,57 @@ err data__lines_read(data__lines *b, const char *path, const file_map *map, uint
          at = b->tasks[*n - 1].end)
         cut_task(&b->tasks[(*n)++], map, at, &line);
     return pool_run(b->pool, *n, read_task, b);
+}
+
+/* ---- one line again ---- */
+
+struct data__again {
+    data_config cfg;
+    scratch scratch;
+    data__task task;
+};
+
+err data__again_open(data__again **out, const data_config *cfg) {
+    TRY(mem_new(1, sizeof **out, out));
+    (*out)->cfg = *cfg;
+    return ERR_OK;
+}
+
+void data__again_close(data__again *a) {
+    if (!a) return;
+    data__chat_free(&a->scratch.chat);
+    chat_tokens_free(&a->scratch.tokens);
+    mem_free(a->task.bytes);
+    mem_free(a);
+}
+
+/* Whether the line that begins there makes the document that the entry describes; its bytes are the task's. */
+static int make_again(data__again *a, const char *path, const file_map *map, const data__entry *e) {
+    data__result r = {0};
+    if (e->offset >= map->size) return 0;
+    const char *text = (const char *)map->data + e->offset;
+    const char *newline = memchr(text, '\n', map->size - e->offset);
+    const data__line l = {.path = path,
+                          .s = text,
+                          .n = newline ? (size_t)(newline - text) : map->size - e->offset,
+                          .number = e->line,
+                          .offset = e->offset};
+    a->task.used = 0;
+    if (data__blank(&l) || take_line(&a->cfg, &a->scratch, &l, &a->task, &r)) return 0;
+    return r.kind == DATA__DOCUMENT && r.entry.n == e->n && r.entry.hash[0] == e->hash[0] &&
+           r.entry.hash[1] == e->hash[1];
+}
+
+err data__again_read(data__again *a, const char *path, const data__entry *e,
+                     const uint8_t **bytes) {
+    file_map map;
+    TRY(file_map_open(&map, path));
+    const int same = make_again(a, path, &map, e);
+    file_map_close(&map);
+    *bytes = a->task.bytes;
+    if (same) return ERR_OK;
+    return err_set(ERR_IO,
+                   "%s: line %" PRId64
+                   " changed after its rows were counted; begin again when nobody writes the file",
+                   path, e->line);
 }

@@ -4,7 +4,8 @@
  * (data_merge.c says which); the index (documents), the hashes of lines and the places of rejected lines are written whole for each
  * generation, old entries first: they are small. Every file is written beside its name, synced and renamed when it is complete; nothing
  * names it before the manifest does. What is held in memory does not grow with the number of documents, except
- * without a store. */
+ * without a store. A set that lets tokens go
+ * gets the entry alone. */
 #include "data/data_prepare.h"
 #include <inttypes.h>
 #include <limits.h>
@@ -36,6 +37,13 @@ struct data__out {
 
 /* ---- memory ---- */
 
+static err add_to_index(data_set *s, const data__entry *e) {
+    TRY(mem_grow(&s->own_docs, &s->docs_cap, (size_t)s->counts.documents + 1, sizeof *s->own_docs));
+    s->own_docs[s->counts.documents++] = *e;
+    s->docs = s->own_docs;
+    return ERR_OK;
+}
+
 static err add_to_memory(data__out *o, data__entry *e, const uint8_t *bytes, size_t n) {
     data_set *s = o->set;
     if (!s->n_shards || o->block_size - o->block_used < n) {
@@ -53,10 +61,7 @@ static err add_to_memory(data__out *o, data__entry *e, const uint8_t *bytes, siz
     e->offset = o->block_used;
     memcpy((uint8_t *)(uintptr_t)s->shards[e->shard] + e->offset, bytes, n);
     o->block_used += n;
-    TRY(mem_grow(&s->own_docs, &s->docs_cap, (size_t)s->counts.documents + 1, sizeof *s->own_docs));
-    s->own_docs[s->counts.documents++] = *e;
-    s->docs = s->own_docs;
-    return ERR_OK;
+    return add_to_index(s, e);
 }
 
 /* ---- store ---- */
@@ -197,7 +202,10 @@ err data__out_line(data__out *o, uint64_t hash) {
 
 err data__out_document(data__out *o, data__entry e, const uint8_t *bytes) {
     const size_t n = data__document_bytes(e.n);
-    return o->store ? add_to_store(o, &e, bytes, n) : add_to_memory(o, &e, bytes, n);
+    if (o->store) return add_to_store(o, &e, bytes, n);
+    if (!o->set->again) return add_to_memory(o, &e, bytes, n);
+    e.shard = DATA__LET_GO;
+    return add_to_index(o->set, &e);
 }
 
 err data__out_rejected(data__out *o, const data__rejected *r) {

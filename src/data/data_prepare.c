@@ -2,8 +2,8 @@
  *
  * The order: sizes of all files; the store under its lock and its key against this recipe; every file against what was prepared of it; only
  * then new lines, batch by batch, results taken in order, input let go behind them. The policy for bad lines ends here: strict
- * stops at the first, lenient counts by reason and copies to a side file that appears whole or not at all. It does not shuffle
- * or pack (data_stream.c). */
+ * stops at the first, lenient counts by reason and copies to a side file that appears whole or not at all. A read-only opening takes
+ * the index of the store into memory and adds what is new there. It does not shuffle or pack (data_stream.c). */
 #include "core/log.h"
 #include "data/data_prepare.h"
 #include <inttypes.h>
@@ -30,11 +30,13 @@ typedef struct preparer {
     file_writer *side;
     double written, read, room_at; /* bytes of new documents, of input behind them; next look */
     int published;
+    int mixed; /* the set is in memory behind what the store holds of it */
 } preparer;
 
 /* ---- side file ---- */
 
 static err add_to_side(preparer *p, const void *line, size_t n) {
+    if (p->cfg->read_only) return ERR_OK;
     if (!p->side) TRY(file_writer_open(&p->side, p->side_path.s));
     TRY(file_write(p->side, line, n));
     return file_write(p->side, "\n", 1);
@@ -44,7 +46,7 @@ static err add_to_side(preparer *p, const void *line, size_t n) {
 static err restore_side(preparer *p, int64_t only) {
     file_map part, input = {.fd = -1};
     uint64_t open = UINT64_MAX;
-    if (!p->n_old || !p->cfg->lenient) return ERR_OK;
+    if (!p->n_old || !p->cfg->lenient || p->cfg->read_only) return ERR_OK;
     TRY(data__store_map_part(&p->store, DATA__REJECTED_LINES, &part));
     err e = ERR_OK;
     for (size_t at = 0; at + sizeof(data__rejected) <= part.size && !e;
@@ -72,7 +74,7 @@ static err restore_side(preparer *p, int64_t only) {
 
 /* A side file of an earlier run would speak of lines that are no longer bad: it becomes empty. */
 static err publish_side(preparer *p) {
-    if (!p->cfg->lenient) return ERR_OK;
+    if (!p->cfg->lenient || p->cfg->read_only) return ERR_OK;
     if (!p->side && file_exists(p->side_path.s)) TRY(file_writer_open(&p->side, p->side_path.s));
     return p->side ? file_commit(&p->side) : ERR_OK;
 }
@@ -101,6 +103,7 @@ static err take_result(preparer *p, size_t file, const data__task *t, const data
     if (r->kind != DATA__DOCUMENT) return ERR_OK;
     data__entry entry = r->entry;
     entry.file = (uint32_t)file;
+    entry.offset = r->offset;
     c->documents++;
     c->tokens += entry.n;
     c->supervised += r->supervised;
@@ -188,8 +191,9 @@ static err judge_file(const preparer *p, size_t file, const data_counts *before)
     const char *text = reasons.n ? reasons.s : "";
     if (!e && c->documents == 0) e = refuse_empty(path, c, text);
     if (!e && rejected > 0)
-        log_warn("%s: %" PRId64 " of %" PRId64 " lines set aside (%s); they are in %s", path,
-                 rejected, c->lines - before->lines, text, p->side_path.s);
+        log_warn("%s: %" PRId64 " of %" PRId64 " lines set aside (%s)%s%s", path, rejected,
+                 c->lines - before->lines, text, p->cfg->read_only ? "" : "; they are in ",
+                 p->cfg->read_only ? "" : p->side_path.s);
     str_free(&reasons);
     return e;
 }
@@ -284,6 +288,8 @@ static err compare_files(preparer *p, int *changed) {
     return ERR_OK;
 }
 
+static const char *verb(const preparer *p) { return p->cfg->read_only ? "counted" : "prepared"; }
+
 static err use_store(preparer *p) {
     char why[160];
     data__manifest now = p->m; /* this recipe's key */
@@ -291,7 +297,7 @@ static err use_store(preparer *p) {
     TRY(data__manifest_copy(&p->m, &p->store.m));
     find_difference(&p->m, &now, why, sizeof why);
     if (p->m.generation > 0 && why[0])
-        log_info("%s: all rows are prepared anew: %s", p->store.dir, why);
+        log_info("%s: all rows are %s anew: %s", p->store.dir, verb(p), why);
     memcpy(p->m.rule, now.rule, sizeof now.rule);
     memcpy(p->m.tokenizer, now.tokenizer, sizeof now.tokenizer);
     memcpy(p->m.chat, now.chat, sizeof now.chat);
@@ -310,7 +316,7 @@ static err use_store(preparer *p) {
     if (!p->cfg->allow_changed)
         return err_set(e, "%s; bring it back, or %s to prepare everything anew", what,
                        p->cfg->allow_by ? p->cfg->allow_by : "say data.allow_changed: true");
-    log_warn("%s; this is allowed, so everything is prepared anew", what);
+    log_warn("%s; this is allowed, so everything is %s anew", what, verb(p));
     forget(p);
     return ERR_OK;
 }
@@ -385,16 +391,38 @@ static int is_new(const preparer *p, size_t file) {
     return file >= p->n_old || p->sources[file].from < p->sources[file].bytes;
 }
 
-static err prepare_new(preparer *p) {
+/* Documents that the store holds come first, and the index goes on in memory. */
+static err add_to_store_in_memory(preparer *p) {
+    static const data__store none = {.lock = -1};
+    data_set *s = p->set;
+    p->mixed = 1;
+    if (p->n_old) {
+        TRY(data__store_map(&p->store, s));
+        const size_t n = (size_t)s->counts.documents;
+        TRY(mem_grow(&s->own_docs, &s->docs_cap, n + 1, sizeof *s->own_docs));
+        if (n) memcpy(s->own_docs, s->docs, n * sizeof *s->docs);
+        s->docs = s->own_docs;
+    } else {
+        s->store = NULL;
+    }
+    return data__out_open(&p->out, s, &none, &p->m, p->m.n_shards, &p->pulse);
+}
+
+static err add_to_store_on_disk(preparer *p) {
     data__manifest *m = &p->m;
-    const size_t n = (size_t)p->set->n_paths;
-    if (p->n_old)
-        log_info("%s: the store's rows are kept and only what is new is prepared", p->store.dir);
     const size_t keep = find_merge(p);
     const double again = old_parts(p) + (double)data__merge_bytes(m, keep);
     m->generation++;
     if (p->store.dir) TRY(data__store_room(p->store.dir, again, p->set->paths[0]));
-    TRY(data__out_open(&p->out, p->set, &p->store, m, keep, &p->pulse));
+    return data__out_open(&p->out, p->set, &p->store, m, keep, &p->pulse);
+}
+
+static err prepare_new(preparer *p) {
+    data__manifest *m = &p->m;
+    const size_t n = (size_t)p->set->n_paths;
+    if (p->n_old)
+        log_info("%s: the store's rows are kept and only what is new is %s", p->store.dir, verb(p));
+    TRY(p->cfg->read_only ? add_to_store_in_memory(p) : add_to_store_on_disk(p));
     TRY(data__lines_open(&p->lines, p->cfg, &p->pulse));
     TRY(mem_grow(&m->files, &m->files_cap, n, sizeof *m->files));
     m->n_files = n;
@@ -406,7 +434,7 @@ static err prepare_new(preparer *p) {
         if (is_new(p, i)) TRY(prepare_file(p, i));
     if (p->cfg->side_path) TRY(publish_side(p));
     TRY(data__out_finish(p->out));
-    if (!p->store.dir) return ERR_OK;
+    if (!p->store.dir || p->mixed) return ERR_OK;
     p->published = 1; /* or half so: from here on only the next opening may judge */
     return data__store_publish(&p->store, m);
 }
@@ -432,7 +460,7 @@ static err prepare(preparer *p, const char *const *paths, int n_paths) {
     TRY(set_key(p));
     for (size_t i = 0; i < (size_t)n_paths; i++) any |= is_new(p, i);
     if (any) TRY(prepare_new(p));
-    if (s->store) {
+    if (s->store && !p->mixed) {
         TRY(data__store_map(&p->store, s));
     } else {
         s->counts = (data_counts){0};
@@ -454,7 +482,8 @@ err data_open(data_set **out, const char *const *paths, int n_paths, const data_
     *out = NULL;
     preparer p = {.cfg = cfg, .pulse = {.cfg = cfg}, .store = {.lock = -1}};
     TRY(mem_new(1, sizeof *p.set, &p.set));
-    err e = prepare(&p, paths, n_paths);
+    err e = cfg->let_go || cfg->read_only ? data__again_open(&p.set->again, cfg) : ERR_OK;
+    if (!e) e = prepare(&p, paths, n_paths);
     file_abort(&p.side);
     data__out_close(p.out);
     if (e) sweep_after(&p, e);

@@ -148,7 +148,7 @@ MUST_CHECK err data__lines_read(data__lines *b, const char *path, const file_map
 /* ---- where documents go ---- */
 
 typedef struct data__out data__out;
-/* Into memory of s, or with a store into new files beside those of m, which it amends: its first `keep` shards stay, the
+/* Into memory of s (its index alone where s lets tokens go: e says where the line begins), or with a store into new files beside those of m, which it amends: its first `keep` shards stay, the
  * documents of the others are copied into new ones, each checked. */
 MUST_CHECK err data__out_open(data__out **out, data_set *s, const data__store *st,
                               data__manifest *m, size_t keep, data__pulse *p);

@@ -42,9 +42,11 @@ typedef struct data__chat {
     size_t cap;
 } data__chat;
 
-/* One document in the index. Its bytes in the shard: tokens [n] as int32, then the loss mask [n]. */
+/* One document in the index. Its bytes in the shard: tokens [n] as int32, then the loss mask [n]. Of one that was let go the index
+ * keeps where its line begins. */
+#define DATA__LET_GO UINT32_MAX
 typedef struct data__entry {
-    uint64_t offset; /* in its shard, a multiple of 4 */
+    uint64_t offset; /* in its shard, a multiple of 4; let go: of its line in the file */
     uint32_t shard, file;
     int64_t line;
     uint32_t n, candidates;
@@ -60,6 +62,13 @@ static inline size_t data__document_bytes(size_t n) {
  * same bytes. */
 #define DATA__RULE "paceline data 2"
 
+typedef struct data__again data__again; /* makes documents from their lines (data_lines.c) */
+MUST_CHECK err data__again_open(data__again **out, const data_config *cfg);
+void data__again_close(data__again *a); /* NULL is fine */
+/* The bytes of a document that was let go, valid until the next call. ERR_IO: its line in the file is not what it was. */
+MUST_CHECK err data__again_read(data__again *a, const char *path, const data__entry *e,
+                                const uint8_t **bytes);
+
 struct data_set {
     arena *mem;              /* shards in memory, paths, names */
     const data__entry *docs; /* [counts.documents] own_docs, or mapped */
@@ -74,6 +83,7 @@ struct data_set {
     /* in memory */
     data__entry *own_docs;
     size_t docs_cap;
+    data__again *again; /* NULL: no document is let go */
     /* in a store; maps: [n_shards], then the index */
     const char *store;
     int64_t *shard_numbers; /* [n_shards] */

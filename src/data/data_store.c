@@ -3,7 +3,7 @@
  * A generation is published by renaming the manifest; until then nothing of it is named anywhere, so a process killed at
  * any moment leaves the generation before. Every opening holds the lock: a second process waits, with heartbeats, until the
  * first is done. Sizes of all files and the digests of manifest and index are checked when a store is opened; a shard's bytes
- * are checked document by document when they are read (data_check). It decides nothing about the content of documents. */
+ * are checked document by document when they are read (data_fetch). It decides nothing about the content of documents. */
 #include "core/log.h"
 #include "data/data_prepare.h"
 #include <inttypes.h>

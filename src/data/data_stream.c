@@ -204,8 +204,8 @@ err data_stream_next(data_stream *st, const data_row **out) {
     r->n = r->docs = r->doc_start[0] = 0;
     const int64_t end = find_row(st);
     for (int64_t i = st->at.next; i < end; i++) {
-        const data_doc d = data_at(st->set, st->order[i]);
-        TRY(data_check(st->set, d.id));
+        data_doc d;
+        TRY(data_fetch(st->set, st->order[i], &d));
         add_document(r, &d);
     }
     move_to(&st->at, end, r->n);

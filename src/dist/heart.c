@@ -148,6 +148,7 @@ static void view(const heart_role *r, heart_view *v) {
     do {
         /* A writer that lost its CPU in the middle gets a moment to come back. */
         if (tries > READ_SPINS) nanosleep(&(struct timespec){0, 100000}, NULL);
+        v->left = atomic_load(&r->left); /* first: of one that left, all below is its last word */
         before = atomic_load(&r->version);
         v->phase = atomic_load(&r->phase);
         v->step = atomic_load(&r->step);
@@ -155,8 +156,8 @@ static void view(const heart_role *r, heart_view *v) {
         beat = atomic_load(&r->beat_at);
         waited = atomic_load(&r->waited);
         now = now_ns();
-    } while ((before % 2 || before != atomic_load(&r->version)) && ++tries < READ_TRIES);
-    v->left = atomic_load(&r->left);
+        v->torn = before % 2 || before != atomic_load(&r->version);
+    } while (v->torn && ++tries < READ_TRIES);
     if (v->waiting && now > beat) waited += now - beat;
     v->age = now > beat ? (double)(now - beat) * 1e-9 : 0;
     v->waited = (double)waited * 1e-9;

@@ -42,6 +42,7 @@ typedef struct heart_view {
     double waited; /* seconds of waiting in all */
     double lived;  /* seconds since it joined, until it left */
     int waiting, left;
+    int torn; /* it was stopped in the middle of a beat: what stands above may be of two moments */
 } heart_view;
 /* The roles in the order of joining, cap at most; returns how many there are in out. */
 int heart_snapshot(const heart *h, heart_view *out, int cap);

@@ -3,7 +3,8 @@
  * s = scale * q·k → score expression → mask (-inf) → softmax (fp32) → · v. LSE is the natural log, fp32. A row that sees nothing
  * gives output 0, LSE -inf and zero gradients; keys hidden by the mask are never multiplied. GQA: query head h reads kv head
  * h / (Hq/Hkv). A sink joins the denominator of its head's rows alone: LSE = log(sum_j exp(score_j) + exp(sink)).
- * Memory follows tiles: no per-cell buffer exists. Results do not depend on the number of threads. */
+ * Memory follows tiles: no per-cell buffer exists. Results do not depend on the number of threads. Tensors are host memory;
+ * on a CUDA device they are copied there and back at every run, which checks its kernels: flex_cuda.h is the fast way. */
 #ifndef FLEX_FLEX_H
 #define FLEX_FLEX_H
 #include "flex/blockmask.h"

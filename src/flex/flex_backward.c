@@ -353,6 +353,7 @@ static bwd_run start_run(const flex_plan *p, flex_io *io) {
 err flex_backward(const flex_plan *p, dev *d, flex_io *io) {
     const flex_problem *q = &p->p;
     if (p->reference) return flex_reference_backward(q, io);
+    if (dev_get_kind(d) == DEV_CUDA) return flex__on_device(p, d, io, 1);
     TRY(flex__check_io(q, io, 1));
     TRY(flex__check_sinks(q));
     if (p->row_tasks + p->col_tasks == 0 && !q->sinks && !p->sums.n_wanted) return ERR_OK;

@@ -277,6 +277,7 @@ static err forward_task(void *ctx, int64_t task, int thread) {
 
 err flex_forward(const flex_plan *p, dev *d, flex_io *io) {
     if (p->reference) return flex_reference_forward(&p->p, io);
+    if (dev_get_kind(d) == DEV_CUDA) return flex__on_device(p, d, io, 0);
     TRY(flex__check_io(&p->p, io, 0));
     if (p->row_tasks == 0) return ERR_OK;
     if (!io->workspace || (uintptr_t)io->workspace % 64)

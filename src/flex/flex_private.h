@@ -55,6 +55,9 @@ int flex__is_first(flex__left *f, const int64_t cell[4]);
 MUST_CHECK err flex__check_problem(const flex_problem *p);
 MUST_CHECK err flex__check_io(const flex_problem *p, const flex_io *io, int backward);
 
+/* The same runs on a CUDA device, copies included; no workspace is used. */
+MUST_CHECK err flex__on_device(const flex_plan *p, dev *d, flex_io *io, int backward);
+
 /* Address of row (b, h, l). */
 static inline const void *flex__at(const flex_view *v, int64_t b, int64_t h, int64_t l) {
     return (const char *)v->data +

@@ -4,20 +4,30 @@
  * A failure to decode is an error of the run: a drafter that cannot be decoded with is not worth training on. */
 #include "train/evaluate.h"
 #include "flex/paged.h"
+#include <string.h>
+
+/* How many tokens stand before the first supervised one; 0: that is no prompt, or one without room to answer. */
+static int64_t prompt_of(const data_doc *d, int64_t context) {
+    int64_t n = 0;
+    while (n < d->n && !d->loss[n]) n++;
+    return n + 1 < context ? n : 0;
+}
 
 err evaluate_prepare(evaluate_set *out, const data_set *held, const target *t, int64_t limit,
                      int64_t max_new, arena *a) {
     const target_config *c = target_get_config(t);
-    *out = (evaluate_set){.held = held, .max_new = max_new, .end_ids = c->eos, .n_end = c->n_eos};
-    TRY(arena_alloc(a, (size_t)limit, sizeof *out->doc, &out->doc));
+    *out = (evaluate_set){.max_new = max_new, .end_ids = c->eos, .n_end = c->n_eos};
+    TRY(arena_alloc(a, (size_t)limit, sizeof *out->prompt, &out->prompt));
     TRY(arena_alloc(a, (size_t)limit, sizeof *out->length, &out->length));
     for (int64_t i = 0; i < data_count(held) && out->n < limit; i++) {
-        const data_doc d = data_at(held, i);
-        int64_t n = 0;
-        TRY(data_check(held, i));
-        while (n < d.n && !d.loss[n]) n++;
-        if (n < 1 || n + 1 >= c->context) continue;
-        out->doc[out->n] = i;
+        data_doc d;
+        int32_t *own;
+        TRY(data_fetch(held, i, &d));
+        const int64_t n = prompt_of(&d, c->context);
+        if (n < 1) continue;
+        TRY(arena_alloc(a, (size_t)n, sizeof *own, &own));
+        memcpy(own, d.tokens, (size_t)n * sizeof *own);
+        out->prompt[out->n] = own;
         out->length[out->n++] = n;
         if (n > out->longest) out->longest = n;
     }
@@ -59,9 +69,8 @@ static err one_batch(const evaluate_set *s, decode_batch *b, int64_t from, int64
                      decode_stats *stats) {
     decode_seq *seq[EVALUATE_BATCH] = {NULL};
     for (int64_t i = 0; i < n; i++) {
-        const decode_request r = {.prompt = data_at(s->held, s->doc[from + i]).tokens,
-                                  .n_prompt = s->length[from + i],
-                                  .max_new = s->max_new};
+        const decode_request r = {
+            .prompt = s->prompt[from + i], .n_prompt = s->length[from + i], .max_new = s->max_new};
         TRY(decode_add(b, &r, &seq[i]));
     }
     TRY(decode_run(b));

@@ -10,17 +10,17 @@
 
 enum { EVALUATE_BATCH = 4 /* prompts decoded side by side */ };
 typedef struct evaluate_set {
-    const data_set *held;
-    int64_t n;       /* prompts */
-    int64_t *doc;    /* [n] document in held */
-    int64_t *length; /* [n] tokens of its prompt */
-    int64_t longest; /* of these */
-    int64_t max_new; /* new tokens per prompt at most */
+    int64_t n;              /* prompts */
+    const int32_t **prompt; /* [n] its tokens */
+    int64_t *length;        /* [n] how many */
+    int64_t longest;        /* of these */
+    int64_t max_new;        /* new tokens per prompt at most */
     const int32_t *end_ids;
     int n_end;
 } evaluate_set;
 
-/* The first `limit` documents that have a prompt which fits the target's context with room to answer. Memory from a. */
+/* The first `limit` documents that have a prompt which fits the target's context with room to answer. Memory, the prompts in it, from a:
+ * held is not looked at afterwards. */
 MUST_CHECK err evaluate_prepare(evaluate_set *out, const data_set *held, const target *t,
                                 int64_t limit, int64_t max_new, arena *a);
 size_t evaluate_bytes(const evaluate_set *s, const target *t, const drafter_layout *l);

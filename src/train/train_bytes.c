@@ -159,7 +159,7 @@ static err count_drafter(count *c, train_drafter *d, int at) {
 /* ---- the host ---- */
 
 /* Tokens and index of a run are mapped from its store and can be dropped at any time; what is held are names and tables of shards.
- * A plan may have read the rows into memory for want of a store: it says what the run will hold. */
+ * A plan has no need of a store: it says what the run will hold. */
 static size_t store_bytes(const train *t) {
     const size_t shards = (size_t)t->plan.tokens * 5 / ((size_t)256 << 20) + 1;
     return ((size_t)256 << 10) + shards * 64;
@@ -170,7 +170,7 @@ static void count_host(count *c) {
     const int64_t docs = data_count(t->data);
     line(c, NULL, "", "target weights", target_bytes(t->t));
     line(c, NULL, "", "tables of the token store", store_bytes(t));
-    if (t->held) line(c, NULL, "", "held-out tokens", data_memory(t->held));
+    if (t->held) line(c, NULL, "", "index of held-out rows", data_memory(t->held));
     line(c, NULL, "", "order of rows, one row",
          (size_t)docs * 2 * sizeof(int64_t) +
              row_buffer_bytes(c->rows->max_tokens, c->rows->max_docs));

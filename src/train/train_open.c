@@ -95,7 +95,7 @@ static err check_rows(const train *t) {
     return ERR_OK;
 }
 
-/* The folder of prepared rows. A plan uses one that is there and makes none. */
+/* The folder of prepared rows. A plan uses one that is there, changes nothing in it and makes none. */
 static err store_of(const train *t, char *path, size_t n, const char **store) {
     *store = path;
     if (recipe_is_auto(t->r, RECIPE_data_store))
@@ -129,6 +129,8 @@ static err open_data(train *t) {
                        .max_length = recipe_int(r, RECIPE_data_max_length),
                        .lenient = recipe_bool(r, RECIPE_data_lenient),
                        .store = store,
+                       .let_go = t->opt.plan_only,
+                       .read_only = t->opt.plan_only,
                        .allow_changed = said || (own && (t->opt.fresh || allow)),
                        .threads = dev_threads(t->loader),
                        .beat = train__data_beat,
@@ -148,7 +150,9 @@ static err open_data(train *t) {
                        recipe_where(r, RECIPE_data_path));
     const char *held = recipe_text(r, RECIPE_data_validation);
     if (!held[0]) return ERR_OK;
+    /* Its prompts are copied and the rest is only counted. */
     cfg.store = NULL;
+    cfg.let_go = 1;
     return data_open(&t->held, &held, 1, &cfg);
 }
 

@@ -1,4 +1,4 @@
-/* A stand-in for NVRTC: counts compiles, can sleep, fail, stop for ever, and make every image another one.
+/* A stand-in for NVRTC: counts compiles, can sleep, fail, stop until it is let go or others began too, and make every image another one.
  *
  * Counts are lines of a file, so that processes can be added up; a compile that began and did not end leaves a line in
  * another. Images begin with the kernel's source; with `differ` they go on with process and number, so that two compiles
@@ -24,10 +24,11 @@ typedef struct standin {
     char began[600], ended[600]; /* files of lines */
     int differ;
     atomic_int sleep_ms;
-    const char *hang_at; /* the kernel at which it stops for ever */
-    atomic_int failures; /* the next ones that fail */
+    _Atomic(const char *) hang_at; /* the kernel at which it stops as long as this says so */
+    int together;                  /* a compile waits until as many of its kernel began */
+    atomic_int failures;           /* the next ones that fail */
     atomic_int compiles;
-    int meet; /* a compile goes on once so many are running, or after ten seconds */
+    int meet; /* a compile goes on once so many are running, or after a minute */
     atomic_int running, most, lonely; /* now; the most at once; those that waited in vain */
 } standin;
 
@@ -70,7 +71,7 @@ static inline void standin_meet(standin *s) {
     int now = atomic_fetch_add(&s->running, 1) + 1, most = atomic_load(&s->most);
     while (now > most && !atomic_compare_exchange_weak(&s->most, &most, now)) {
     }
-    for (int i = 0; i < 10000 && atomic_load(&s->most) < s->meet; i++) standin_sleep(1);
+    for (int i = 0; i < 60000 && atomic_load(&s->most) < s->meet; i++) standin_sleep(1);
     if (atomic_load(&s->most) < s->meet) atomic_fetch_add(&s->lonely, 1);
 }
 
@@ -80,7 +81,9 @@ static inline err standin_compile(void *ctx, const kernel_spec *spec, const char
     str image = {0};
     memset(out, 0, sizeof *out);
     standin_line(s->began, spec->name);
-    while (s->hang_at && !strcmp(s->hang_at, spec->name)) standin_sleep(1000);
+    for (const char *at; (at = atomic_load(&s->hang_at)) && !strcmp(at, spec->name);)
+        standin_sleep(1);
+    while (standin_count(s->began, spec->name) < s->together) standin_sleep(1);
     standin_meet(s);
     standin_sleep(atomic_load(&s->sleep_ms));
     atomic_fetch_sub(&s->running, 1);

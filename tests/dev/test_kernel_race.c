@@ -126,13 +126,13 @@ static void a_thread_waits_for_its_own_kernel_alone(void **state) {
     pthread_t id;
     void *failed;
     const kernel_image *image;
-    compiler.sleep_ms = 1500;
+    atomic_store(&compiler.hang_at, "kernel 2");
     assert_ok(open_cache(&c));
     assert_int_equal(pthread_create(&id, NULL, stuck, c), 0);
     standin_await(compiler.began, "kernel 2");
-    compiler.sleep_ms = 0;
     assert_ok(kernel_cache_get(c, &kernels[0].spec, "sm_90a", &image));
     assert_int_equal(standin_count(compiler.ended, "kernel 2"), 0); /* still on its way */
+    atomic_store(&compiler.hang_at, NULL);
     assert_ok(all_images(c, 2, digest));
     assert_int_equal(standin_count(compiler.ended, "kernel 2"), 1);
     pthread_join(id, &failed);
@@ -167,7 +167,7 @@ static pid_t start_child(const char *name, int threads, const char *hang_at) {
     snprintf(output, sizeof output, "%s", files_at(&dir, name));
     pid_t pid = fork();
     if (pid) return pid;
-    compiler.hang_at = hang_at;
+    atomic_store(&compiler.hang_at, hang_at);
     _exit(child_main(output, threads));
 }
 
@@ -175,6 +175,17 @@ static int code_of(pid_t pid) {
     int status = 0;
     assert_int_equal(waitpid(pid, &status, 0), pid);
     return WIFSIGNALED(status) ? 128 + WTERMSIG(status) : WEXITSTATUS(status);
+}
+
+/* How many kernels lie in the folder. */
+static int published(void) {
+    kernel_folder f;
+    kernel_folder_item *items;
+    int n;
+    assert_ok(kernel_folder_open(&f, folder, 0));
+    assert_ok(kernel_folder_list(&f, &items, &n));
+    mem_free(items);
+    return n;
 }
 
 /* Four processes of four threads on an empty folder, one of them killed while it compiles. */
@@ -188,7 +199,10 @@ static void b16_processes_compile_each_kernel_once(void **state) {
         snprintf(name, sizeof name, "out%d", i);
         pids[i] = start_child(name, 4, NULL);
     }
-    standin_sleep(100); /* the others come to wait for kernel 3 */
+    /* Every thread comes to wait for kernel 3; those before it were compiled once and are there. */
+    for (int i = 0; i < 60000 && published() < 3; i++) standin_sleep(1);
+    assert_int_equal(published(), 3);
+    standin_sleep(100);
     assert_int_equal(kill(pids[0], SIGKILL), 0);
     assert_int_equal(code_of(pids[0]), 128 + SIGKILL);
     for (int i = 1; i < 4; i++) assert_int_equal(code_of(pids[i]), 0);
@@ -293,7 +307,7 @@ static void without_locks_the_first_entry_wins(void **state) {
         assert_int_equal(mkdir(files_at(&dir, name), 0700), 0);
     }
     str_free(&recipe);
-    compiler.sleep_ms = 100;
+    compiler.together = 2; /* each in either process */
     pid_t a = start_child("out0", 2, NULL), b = start_child("out1", 2, NULL);
     assert_int_equal(code_of(a), 0);
     assert_int_equal(code_of(b), 0);

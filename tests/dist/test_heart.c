@@ -60,7 +60,7 @@ static void the_board_shows_what_roles_do(void **state) {
     assert_string_equal(v[1].phase, "features");
     str text = {0};
     assert_ok(heart_text(h, &text));
-    assert_non_null(strstr(text.s, "target 0 on cpu:0: works at 'forward', step 7, for 0s"));
+    assert_non_null(strstr(text.s, "target 0 on cpu:0: works at 'forward', step 7, for "));
     assert_non_null(strstr(text.s, "drafter 0 on cpu:1: left after 'features', step 5"));
     str_free(&text);
     assert_says(heart_join(h, "third", &b), ERR_RANGE, "third", "2");
@@ -166,7 +166,8 @@ static void *beats(void *ctx) {
     return NULL;
 }
 
-/* Phase and step of a snapshot belong together, and sums of waiting never fall. */
+/* Phase and step of a snapshot belong together, and sums of waiting never fall. One of a role that lost its processor in the
+ * middle of a beat says so; the last one is whole. */
 static void snapshots_are_of_one_moment(void **state) {
     (void)state;
     heart *h;
@@ -179,7 +180,7 @@ static void snapshots_are_of_one_moment(void **state) {
     assert_int_equal(pthread_create(&p.thread, NULL, beats, &p), 0);
     do {
         v.left = 0;
-        if (!heart_snapshot(h, &v, 1) || !strcmp(v.phase, "joined")) continue;
+        if (!heart_snapshot(h, &v, 1) || v.torn || !strcmp(v.phase, "joined")) continue;
         assert_ptr_equal(v.phase, v.step % 2 ? odd : even);
         assert_true(v.left || v.waiting == (v.step % 3 == 0));
         assert_true(v.waited >= waited);

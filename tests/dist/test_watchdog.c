@@ -1,6 +1,6 @@
 /* The watchdog: ticks, a stall found and told once, and what is no stall.
  *
- * Limits are a few hundredths of a second. Nothing asserts how fast a stall is found, only that it is, and that none is
+ * Limits are about a second, and grow where the machine is too busy for them. Nothing asserts how fast a stall is found, only that it is, and that none is
  * told where every role goes on. The stopped process is a child of the test. */
 #include <stdarg.h>
 #include <stddef.h>
@@ -93,13 +93,13 @@ static void await(atomic_int *what, int n) {
     while (atomic_load(what) < n) pause_ms(1);
 }
 
-static void a_role_that_works_and_does_not_beat_is_a_stall(void **state) {
-    (void)state;
+/* One stall under a limit; 0: the machine was so busy that the other role did not beat within it either. */
+static int a_stall_is_told(double limit) {
     heart *h;
     watchdog *dog;
     worker still, lively;
     seen s = {0};
-    const watchdog_options o = options(&s, 0.6); /* far beyond what a busy machine delays a beat */
+    const watchdog_options o = options(&s, limit);
     assert_ok(heart_create(&h, 2));
     start(&lively, h, "target 0 on cpu:0", 0, 1);
     start(&still, h, "drafter 0 on cpu:1", 0, 0);
@@ -108,9 +108,9 @@ static void a_role_that_works_and_does_not_beat_is_a_stall(void **state) {
     const int ticks = atomic_load(&s.ticks);
     await(&s.ticks, ticks + 30); /* it goes on ticking, and tells the stall once */
     assert_int_equal(atomic_load(&s.stalls), 1);
-    assert_ptr_equal(strstr(s.report, "drafter 0 on cpu:1 gives no sign of life since 0."),
-                     s.report);
-    assert_non_null(strstr(s.report, "in 'backward' of step 1\n"));
+    const int told =
+        strstr(s.report, "drafter 0 on cpu:1 gives no sign of life since ") == s.report;
+    if (told) assert_non_null(strstr(s.report, "in 'backward' of step 1\n"));
     assert_non_null(strstr(s.report, "target 0 on cpu:0: works at 'backward', step "));
     assert_non_null(strstr(strstr(s.report, "stack of drafter 0"), "stand_still+0x"));
     assert_non_null(strstr(s.report, "stack of target 0"));
@@ -119,6 +119,14 @@ static void a_role_that_works_and_does_not_beat_is_a_stall(void **state) {
     stop(&still);
     stop(&lively);
     heart_destroy(h);
+    return told;
+}
+
+static void a_role_that_works_and_does_not_beat_is_a_stall(void **state) {
+    (void)state;
+    double limit = 0.6;
+    while (limit < 20 && !a_stall_is_told(limit)) limit *= 2;
+    assert_true(limit < 20);
 }
 
 static void roles_that_all_wait_are_a_stall(void **state) {
@@ -135,7 +143,7 @@ static void roles_that_all_wait_are_a_stall(void **state) {
     start(&b, h, "b", 1, 0);
     assert_ok(watchdog_start(&dog, h, &o));
     await(&s.stalls, 1);
-    assert_ptr_equal(strstr(s.report, "all roles wait for each other since 0."), s.report);
+    assert_ptr_equal(strstr(s.report, "all roles wait for each other since "), s.report);
     assert_non_null(strstr(s.report, "b: waits for 'features', step 9, for "));
     assert_non_null(strstr(s.report, "one that left: left after 'backward'"));
     watchdog_stop(dog);

@@ -165,6 +165,7 @@ static char *read_all(const char *path, size_t front, size_t *n) {
 }
 
 static int compile_in(program *p, const char *folder, int n, const char *const *options) {
+    static const char folder_of_text[] = "-I" EMU_FOLDER;
     static const char *const flags[] = {"-std=c++17",
                                         "-w",
                                         "-O1",
@@ -181,7 +182,7 @@ static int compile_in(program *p, const char *folder, int n, const char *const *
                                         "-fno-math-errno",
                                         "-fsanitize=thread",
                                         "-fsanitize=bounds",
-                                        "-I" EMU_FOLDER};
+                                        folder_of_text};
     const char *args[MOST + 64];
     char source[300], object[300], log[300], here[300];
     int k = 0;

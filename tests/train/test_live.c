@@ -232,19 +232,17 @@ static void a_reader_never_sees_half_a_record(void **state) {
     (void)state;
     pthread_t writer;
     err failed = ERR_OK;
-    int found, read = 0;
+    int found;
     assert_ok(live_begin(r, "0.1.0", 0));
     assert_ok(live_write(dir.path, r));
     atomic_store(&writing, 1);
     assert_int_equal(pthread_create(&writer, NULL, writes, &failed), 0);
-    while (atomic_load(&writing)) {
+    do {
         assert_ok(live_read(dir.path, back, &found));
         assert_int_equal(found, 1);
-        read++;
-    }
+    } while (atomic_load(&writing));
     pthread_join(writer, NULL);
     assert_int_equal(failed, ERR_OK);
-    assert_true(read > 0);
 }
 
 /* ---- the run's own side ---- */

@@ -114,6 +114,48 @@ static void rows_updates_and_files_are_those_of_the_run(void **s) {
     files_end(&d);
 }
 
+/* Memory of the plan's rows is their index, and where the run's store lacks rows it stays as it is. */
+static void a_plan_counts_rows_without_keeping_or_preparing_them(void **s) {
+    (void)s;
+    files_dir d;
+    recipe *r;
+    train *t;
+    char manifest[2][33];
+    train_plan before[2];
+    tiny_run_make(&d, 31);
+    const char *const sets[] = {"run.max_updates=0", "run.epochs=3", NULL};
+    const train_options look = {.plan_only = 1};
+    assert_int_equal(tiny_run(&d, NULL, NULL, NULL, &(_Atomic int){1}), ERR_STOPPED);
+    assert_true(file_exists(files_at(&d, "out/tokens/manifest.json")));
+    assert_ok(file_remove_tree(files_at(&d, "out/checkpoints")));
+    tiny_run_rows(&d, "train.jsonl", 0, 40); /* 24 of them are prepared */
+    assert_ok(file_hash(files_at(&d, "out/tokens/manifest.json"), manifest[0]));
+    for (int i = 0; i < 2; i++) { /* with a part of the rows in a store, and with none */
+        assert_ok(tiny_run_open(&d, sets, &look, &r, &t));
+        before[i] = *train_get_plan(t);
+        train_close(t);
+        recipe_free(r);
+        if (i) continue;
+        assert_ok(file_hash(files_at(&d, "out/tokens/manifest.json"), manifest[1]));
+        assert_string_equal(manifest[0], manifest[1]);
+        assert_ok(file_remove_tree(files_at(&d, "out")));
+    }
+    assert_false(file_exists(files_at(&d, "out")));
+    assert_ok(tiny_run_open(&d, sets, NULL, &r, &t));
+    for (int i = 0; i < 2; i++) {
+        const train_plan *p = train_get_plan(t);
+        assert_int_equal(before[i].documents, 40);
+        assert_int_equal(before[i].tokens, p->tokens);
+        assert_int_equal(before[i].updates, p->updates);
+        assert_int_equal(before[i].rows_per_epoch, p->rows_per_epoch);
+        assert_int_equal(before[i].total_bytes, p->total_bytes);
+        assert_string_equal(before[i].preview, p->preview);
+    }
+    train_close(t);
+    recipe_free(r);
+    files_end(&d);
+}
+
 /* ---- what does not fit ---- */
 
 typedef struct asked {
@@ -368,6 +410,7 @@ static void rates_are_measured_kept_and_refused(void **s) {
 int main(void) {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(rows_updates_and_files_are_those_of_the_run),
+        cmocka_unit_test(a_plan_counts_rows_without_keeping_or_preparing_them),
         cmocka_unit_test(what_is_offered_fits),
         cmocka_unit_test(a_small_disk_is_refused_with_what_would_fit),
         cmocka_unit_test(train_refuses_what_plan_refuses),
