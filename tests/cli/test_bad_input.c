@@ -105,7 +105,11 @@ static void masks_point_at_the_fault(void **state) {
     RUN("mask", "q >= kv", "--mod", "causal", "--q", "10", "--kv", "10");
     expect(2, "choose one");
     RUN("mask", "--mod", "casual", "--q", "10", "--kv", "10");
-    expect(2, "'casual' is no mask of the gallery");
+    expect(2, "'casual' is no mask of the gallery; did you mean causal?");
+    RUN("mask", "--mod", "softcap", "--q", "10", "--kv", "10");
+    expect(2, "'softcap' is a score of the gallery, and a mask is needed here");
+    RUN("mask", "--mod", "alibaba", "--q", "10", "--kv", "10");
+    expect(2, "there are noop, causal");
     RUN("mask", "q >= kv", "--q", "300", "--kv", "300", "--export", at("tiles.safetensors"));
     assert_true(r.code == 0 && strstr(r.text, "3 empty, 3 partial, 3 full"));
     RUN("mask", "--import", at("tiles.safetensors"));
