@@ -87,26 +87,49 @@ static int64_t count_cells(const uint8_t *cell, int64_t n) {
     return seen;
 }
 
+/* Every cell, for loads that leave. */
+static err count_tile(blockmask__builder *w, int64_t q, int64_t k, const interval_box *c) {
+    const int64_t nq = c->q1 - c->q0 + 1, nk = c->kv1 - c->kv0 + 1;
+    int flag = 0;
+    expr_tile_mask(w->args.mask, w->args.env, w->b, w->h, c->q0, nq, c->kv0, nk, w->cells, nk,
+                   w->scratch, &flag);
+    int64_t seen = count_cells(w->cells, nq * nk);
+    if (flag) {
+        w->out->may_leave = 1;
+        TRY(check_loads(w, c));
+    }
+    return seen ? blockmask__push(w, q, k, 0, seen == nq * nk) : ERR_OK;
+}
+
+/* A few rows, then as many again and again, until one cell is hidden and one is visible: most mixed tiles show it early. */
+static err count_until_mixed(blockmask__builder *w, int64_t q, int64_t k, const interval_box *c) {
+    enum { FIRST = 4 };
+    const int64_t nk = c->kv1 - c->kv0 + 1;
+    int64_t seen = 0, looked_at = 0;
+    for (int64_t at = c->q0, nq = FIRST; at <= c->q1; at += nq, nq = at - c->q0) {
+        int flag = 0;
+        nq = min64(nq, c->q1 - at + 1);
+        expr_tile_mask(w->args.mask, w->args.env, w->b, w->h, at, nq, c->kv0, nk, w->cells, nk,
+                       w->scratch, &flag);
+        seen += count_cells(w->cells, nq * nk);
+        looked_at += nq * nk;
+        if (seen && seen < looked_at) return blockmask__push(w, q, k, 0, 0);
+    }
+    return seen ? blockmask__push(w, q, k, 0, 1) : ERR_OK;
+}
+
 err blockmask__decide_tile(blockmask__builder *w, int64_t q, int64_t k) {
     const block_mask_args *a = &w->args;
     const interval_box c = blockmask__cells(w, q, k, 1, 1);
-    int may_leave = 0, flag = 0;
+    int may_leave = 0;
     interval_verdict v = interval_classify(a->mask, a->env, w->tables, &c, &may_leave);
     if (v == INTERVAL_NONE) return ERR_OK;
     if (v == INTERVAL_ALL && !may_leave) return blockmask__push(w, q, k, 0, 1);
     if (w->far)
         return blockmask__push(w, q, k, 0, may_leave ? BLOCKMASK__ASKED_LOADS : BLOCKMASK__ASKED);
     if (!may_leave && cells_differ(w, &c)) return blockmask__push(w, q, k, 0, 0);
-    int64_t nq = c.q1 - c.q0 + 1, nk = c.kv1 - c.kv0 + 1;
     w->out->undecided++;
-    expr_tile_mask(a->mask, a->env, w->b, w->h, c.q0, nq, c.kv0, nk, w->cells, nk, w->scratch,
-                   &flag);
-    int64_t seen = count_cells(w->cells, nq * nk);
-    if (flag) {
-        w->out->may_leave = 1;
-        TRY(check_loads(w, &c));
-    }
-    return seen ? blockmask__push(w, q, k, 0, seen == nq * nk) : ERR_OK;
+    return may_leave ? count_tile(w, q, k, &c) : count_until_mixed(w, q, k, &c);
 }
 
 static int64_t area(const blockmask__builder *w, const blockmask__box *x) {

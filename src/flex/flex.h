@@ -67,7 +67,8 @@ typedef struct flex_io {
     int *left; /* set to 1 when a load left its array in an evaluated cell; may be NULL */
     int64_t left_cell[4]; /* b, h, q, kv of one such cell */
 } flex_io;
-/* ERR_NUMERIC names the first visible cell whose score is NaN or +inf; -inf hides a cell. */
+/* ERR_NUMERIC names the first visible cell for which the score expression gives NaN or +inf; -inf hides a cell. Without one a
+ * NaN in q, k or v reaches the rows that see it. */
 MUST_CHECK err flex_forward(const flex_plan *p, dev *d, flex_io *io);
 MUST_CHECK err flex_backward(const flex_plan *p, dev *d,
                              flex_io *io); /* reads o, lse of forward, d_o, d_lse */
