@@ -210,7 +210,7 @@ $(stubs): tests/interpose/$$(call stub_kind,$$@)_stub.c $(BUILD)/flags
 	$(call short,stub)
 	$(Q)$(CC) $(CSTD) $(OPT) $(WARN) $(call stub_flags,$(lastword $(subst _, ,$(basename $(notdir $@))))) -shared -fPIC \
 	  -Wl,-soname,$(soname_$(call stub_kind,$@)) -o $@ $<
-$(foreach t,cli/test_doctor cli/test_doctor_machine cli/test_libraries cli/test_warmup dev/test_dev_cuda dev/test_shared_lib dev/test_blas flex/test_flex_cuda_load,$(BUILD)/tests/$t): | $(stubs)
+$(foreach t,cli/test_doctor cli/test_doctor_machine cli/test_gpu_refusals cli/test_libraries cli/test_warmup dev/test_dev_cuda dev/test_shared_lib dev/test_blas flex/test_flex_cuda_load,$(BUILD)/tests/$t): | $(stubs)
 
 # A CUDA device played by the CPU: its driver, and an NVRTC that asks the host's C++ compiler. Never built with a sanitizer:
 # it switches stacks, and looks at each access itself.

@@ -13,6 +13,7 @@
 #include "core/dtype.h"
 #include "core/rng.h"
 #include "dev/kernel_folder.h"
+#include "flex/blockmask_cuda.h"
 #include "flex/flex_cuda_run.h"
 #include "support/files.h"
 #include "support/says.h"
@@ -179,6 +180,29 @@ static err make_io(world *w, const bound *b, flex_cuda_io *io) {
     return place(w, NULL, flex_cuda_workspace(b->plan), &io->workspace);
 }
 
+/* The tiles once more, from the array on the device: those of the plan, run for run. */
+static err build_there(world *w, const bound *b, dev *d, const flex_cuda_io *io) {
+    expr_value values[4];
+    blockmask_cuda *c;
+    block_mask m;
+    const block_mask *want = flex_cuda_plan_mask(b->plan);
+    memcpy(values, b->values, sizeof values);
+    values[0].data = (const void *)(uintptr_t)io->mask_arrays[0];
+    const expr_env env = {.values = values};
+    const block_mask_args args = {b->mask,      &env,          1, heads, b->p.q_len, b->p.kv_len,
+                                  want->tile_q, want->tile_kv, 0};
+    TRY(blockmask_cuda_open(&c, d, b->mask, &b->env, w->a));
+    err e = blockmask_cuda_build(&m, c, &args, w->s, w->a);
+    blockmask_cuda_close(c);
+    TRY(e);
+    const size_t runs = (size_t)want->row_start[want->q_tiles];
+    if (m.q_tiles != want->q_tiles ||
+        memcmp(m.row_start, want->row_start, (size_t)(m.q_tiles + 1) * sizeof *m.row_start) ||
+        memcmp(m.row_run, want->row_run, runs * sizeof *m.row_run))
+        return err_set(ERR_INTERNAL, "the device found other tiles than the host");
+    return ERR_OK;
+}
+
 static err run_steps(world *w, const bound *b, const flex_cuda_io *io) {
     flex_cuda_steps steps;
     TRY(flex_cuda_forward(b->plan, io, w->a, &steps));
@@ -217,6 +241,7 @@ static err step(dev *d, world *w, const shape *s, char out[33]) {
     const size_t device_mark = dev_arena_mark(w->memory);
     err e = bind(&b, s, d, w->a);
     if (!e) e = make_io(w, &b, &io);
+    if (!e) e = build_there(w, &b, d, &io);
     if (!e) e = run_steps(w, &b, &io);
     if (!e) e = digest_of(w, &b, &io, out);
     expr_free(b.mask);
