@@ -1,8 +1,9 @@
-/* Writes the texts of attention kernels for a list of head sizes, types, masks and scores, to be compiled by
+/* Writes the texts of attention kernels, and of those that build block masks, for a list of head sizes, types, masks and scores, to be compiled by
  * nvrtc_check: what a machine without a GPU can hold kernels to.
  *
  * Usage: kernel_texts FOLDER. Prints one path a line. The masks and scores are those of the gallery that differ most in
  * what they put into a kernel. */
+#include "flex/blockmask_cuda.h"
 #include "flex/flex_cuda.h"
 #include "flex/paged_cuda.h"
 #include <stdio.h>
@@ -75,6 +76,30 @@ static int write_paged(const char *folder, dtype type, int64_t dim) {
     return 1;
 }
 
+/* A kernel_visit for the texts of block masks: the same leaves for all masks, cells of each. */
+typedef struct block_texts {
+    const char *folder, *mask;
+} block_texts;
+static err write_block_text(void *ctx, const kernel_spec *spec) {
+    const block_texts *x = ctx;
+    const int leaves = strstr(spec->name, "leaves") != NULL;
+    char path[512];
+    if (leaves && x->mask != list[DFLASH].name) return ERR_OK;
+    snprintf(path, sizeof path, "%s/blockmask_%s_%s.cu", x->folder, leaves ? "leaves" : "cells",
+             leaves ? "of_all" : x->mask);
+    return write_spec(path, spec);
+}
+
+static int write_block_texts(const char *folder, const hooks *h, const expr_env *env) {
+    block_texts x = {folder, h->name};
+    expr *mask = NULL;
+    err e = expr_compile(&mask, EXPR_MASK, h->mask, decls, DECLS);
+    if (!e) e = blockmask_cuda_each(mask, env, write_block_text, &x);
+    expr_free(mask);
+    if (e) fprintf(stderr, "%s\n", err_text());
+    return e != ERR_OK;
+}
+
 static err make_problem(flex_problem *p, const hooks *h, const expr_env *env, dtype type,
                         const int64_t dim[2]) {
     expr *mask = NULL, *score = NULL;
@@ -136,6 +161,8 @@ int main(int argc, char **argv) {
         const variant *v = &variants[i];
         bad |= write_problem(argv[1], &list[v->hooks], &env, v->type, v->dim);
     }
+    bad = bad || write_block_texts(argv[1], &list[DFLASH], &env) ||
+          write_block_texts(argv[1], &list[BIAS], &env);
     static const int64_t paged_dims[] = {64, 80, 128, 256};
     for (size_t i = 0; !bad && i < sizeof paged_dims / sizeof *paged_dims; i++)
         bad |= write_paged(argv[1], i % 2 ? DT_F16 : DT_BF16, paged_dims[i]);

@@ -147,7 +147,7 @@ PL_MUST pl_error pl_problem_use_mask(pl_problem *p, const pl_mask *m);
 
 /* The score: an expression over s (scale * q . k, fp32), b, h, q, kv and captured names that gives what is to stand in s's place.
  * -inf hides a cell; NaN or +inf in a visible cell fails the run with PL_ERROR_NUMERIC and the cell. NULL, or not called: s
- * itself. Read when a plan is made. */
+ * itself, and nothing is looked for: a NaN in q, k or v reaches the rows that see it. Read when a plan is made. */
 PL_MUST pl_error pl_problem_score(pl_problem *p, const char *text);
 /* Sinks: one logit for each query head, [q_heads], that joins the denominator of its rows; -inf for none. NULL takes them
  * away. Borrowed for the life of p's plans and read by each run, so values may change between runs; backward writes their
@@ -301,7 +301,7 @@ PL_API pl_out pl_out_dense(float *data, int64_t heads, int64_t length, int64_t d
 
 /* Runs the plan on d and returns when it is done. Reads q, k, v; writes o and lse. PL_ERROR_USAGE for a tensor that is missing,
  * and for a workspace that is missing, not aligned or too small (the sentence gives the bytes needed); PL_ERROR_SHAPE for types and
- * strides; PL_ERROR_NUMERIC with the first visible cell whose score is NaN or +inf. */
+ * strides; PL_ERROR_NUMERIC with the first visible cell for which a score expression gives NaN or +inf. */
 PL_MUST pl_error pl_forward(const pl_plan *plan, pl_device *d, pl_io *io);
 /* The same for gradients. Reads q, k, v, o, lse, d_o and d_lse; writes dq, dk, dv and the gradients of sinks and captured values. */
 PL_MUST pl_error pl_backward(const pl_plan *plan, pl_device *d, pl_io *io);

@@ -112,7 +112,9 @@ static err parse_shape(const char *text, int64_t shape[6]) {
         if (i == 5 && !*p) return ERR_OK;
         if (*p++ != ',') break;
     }
-    return err_set(ERR_USAGE, "--random needs six numbers B,Hq,Hkv,L,S,D, not '%s'", text);
+    return err_set(ERR_USAGE,
+                   "--random needs six numbers B,Hq,Hkv,L,S,D from 0 to 4294967296, not '%s'",
+                   text);
 }
 
 static err load_random(attend_in *in, const args *a, int backward, arena *mem) {

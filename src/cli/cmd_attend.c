@@ -69,6 +69,9 @@ static int64_t capture_elements(const captures *c, int i) {
 static err learned(job *j) {
     for (int i = 0; i < j->score.n; i++) {
         if (j->score.decl[i].type != EXPR_FLOAT) continue;
+        if (j->sinks && strcmp(j->score.decl[i].name, "sinks") == 0)
+            return err_set(ERR_USAGE, "the gradients of --sinks and of the captured value 'sinks' "
+                                      "would both be written as d_sinks; rename the value");
         TRY(arena_alloc(j->mem, (size_t)capture_elements(&j->score, i), sizeof(float),
                         &j->io.d_capture[i]));
     }
@@ -222,20 +225,38 @@ static err explain(const job *j) {
     return ERR_OK;
 }
 
+/* Rows that saw something and have no finite LSE: their q or k hold NaN or infinity, or a scale is beyond fp32. */
+static void report_not_finite(const job *j) {
+    int64_t n = j->in.batch * j->in.q_heads * j->in.q_len, bad = 0, first = 0;
+    for (int64_t i = n - 1; i >= 0; i--) {
+        if (j->io.lse[i] < INFINITY) continue;
+        bad++;
+        first = i;
+    }
+    if (!bad) return;
+    fprintf(
+        stderr,
+        "paceline attend: scores are not finite in %lld of %lld rows, first b %lld, h %lld, q %lld; "
+        "look for NaN or infinity in q and k, or a scale too large\n",
+        (long long)bad, (long long)n, (long long)(first / j->in.q_len / j->in.q_heads),
+        (long long)(first / j->in.q_len % j->in.q_heads), (long long)(first % j->in.q_len));
+}
+
 static void report(const job *j) {
     double sum = 0;
-    int64_t n = j->in.batch * j->in.q_heads * j->in.q_len, empty = 0;
+    int64_t n = j->in.batch * j->in.q_heads * j->in.q_len, empty = 0, finite = 0;
     for (int64_t i = 0; i < n; i++) {
-        if (isinf(j->io.lse[i]))
-            empty++;
-        else
-            sum += (double)j->io.lse[i];
+        empty += j->io.lse[i] == -INFINITY;
+        if (!isfinite(j->io.lse[i])) continue;
+        finite++;
+        sum += (double)j->io.lse[i];
     }
     printf("plan %.3f ms, forward %.3f ms", 1e3 * j->plan_s, 1e3 * j->forward_s);
     if (j->backward) printf(", backward %.3f ms", 1e3 * j->backward_s);
     if (j->gpu) printf(" (copies between host and device counted in)");
-    printf("; mean lse %.6f, rows that see nothing %lld\n",
-           n > empty ? sum / (double)(n - empty) : 0.0, (long long)empty);
+    printf("; mean lse %.6f, rows that see nothing %lld\n", finite ? sum / (double)finite : 0.0,
+           (long long)empty);
+    report_not_finite(j);
     if (j->left)
         fprintf(
             stderr,

@@ -3,6 +3,7 @@
  * buffer is made but of masks small enough to be drawn cell by cell. */
 #include "cli/captures.h"
 #include "cli/command.h"
+#include "cli/mask_device.h"
 #include "cli/mask_lists.h"
 #include "cli/mask_picture.h"
 #include "cli/mods_list.h"
@@ -10,6 +11,7 @@
 #include "core/file.h"
 #include "flex/mods.h"
 #include <stdio.h>
+#include <string.h>
 #include <sys/ioctl.h>
 #include <unistd.h>
 
@@ -29,6 +31,8 @@ static const arg_spec spec[] = {
     {"--import", ARG_TEXT, "FILE",
      "tiles from a file, in PyTorch's lists; with an expression they are checked against it"},
     {"--export", ARG_TEXT, "FILE", "write the tiles to a file, in PyTorch's lists"},
+    {"--device", ARG_TEXT, "cpu|cuda:N",
+     "where captured arrays are while the mask is built (default cpu); on a GPU its kernels read them"},
     {"--threads", ARG_INT, "N", "CPU threads (default: usable CPUs)"},
     {"--map", ARG_FLAG, NULL, "draw the tiles as text; on a terminal this is done anyway"},
     {"--png", ARG_TEXT, "FILE", "draw the tiles (small masks: the cells) as a PNG picture"},
@@ -37,16 +41,16 @@ static const arg_spec spec[] = {
     {NULL, ARG_FLAG, NULL, NULL},
 };
 
-static void print_json(const block_mask *m) {
+static void print_json(const block_mask *m, const mask_device *d) {
     printf(
         "{\"tiles\": {\"empty\": %lld, \"partial\": %lld, \"full\": %lld}, \"build_ms\": %.4f, \"bytes\": %zu, \"peak_bytes\": %zu, "
-        "\"undecided\": %lld, \"no_empty_row\": %s, \"may_leave\": %s}\n",
+        "\"undecided\": %lld, \"no_empty_row\": %s, \"may_leave\": %s, \"device\": \"%.*s\", \"device_bytes\": %zu}\n",
         (long long)m->empty, (long long)m->partial, (long long)m->full, m->build_ms, m->bytes,
         m->peak_bytes, (long long)m->undecided, m->no_empty_row ? "true" : "false",
-        m->may_leave ? "true" : "false");
+        m->may_leave ? "true" : "false", (int)strcspn(d->name, ","), d->name, d->arrays + d->work);
 }
 
-static void print_text(const block_mask *m) {
+static void print_text(const block_mask *m, const mask_device *d) {
     char bytes[24], peak[24], count[3][32];
     double all = (double)(m->empty + m->partial + m->full);
     printf("mask       %lld x %lld cells, tiles of %d x %d, batch %lld, heads %lld\n",
@@ -59,6 +63,11 @@ static void print_text(const block_mask *m) {
     printf("bytes      %s (%s while building)\n", str_bytes((double)m->bytes, bytes),
            str_bytes((double)m->peak_bytes, peak));
     printf("build      %.3f ms\n", m->build_ms);
+    if (d->work)
+        printf("device     %s: %s of captured arrays there, %s for questions and answers\n",
+               d->name, str_bytes((double)d->arrays, bytes), str_bytes((double)d->work, peak));
+    else if (strcmp(d->name, "cpu") != 0)
+        printf("device     %s was not asked: the mask captures no array\n", d->name);
 }
 
 static err print_explained(const block_mask *m) {
@@ -82,7 +91,7 @@ static err import(const char *path, const block_mask_args *want, arena *mem, blo
     return e;
 }
 
-static err build(const args *a, captures *c, dev *d, arena *mem, block_mask *m) {
+static err build(const args *a, captures *c, dev *d, arena *mem, block_mask *m, mask_device *on) {
     int64_t q, kv, batch, heads, tile, budget;
     const char *needed, *from = args_text(a, "--import", NULL);
     if (!from || c->program) {
@@ -106,7 +115,8 @@ static err build(const args *a, captures *c, dev *d, arena *mem, block_mask *m) 
                                   .tile_q = (int32_t)tile,
                                   .tile_kv = (int32_t)tile,
                                   .budget = (size_t)budget << 20};
-    return from ? import(from, &want, mem, m) : blockmask_build(m, &want, mem, d);
+    *on = (mask_device){.name = "cpu"};
+    return from ? import(from, &want, mem, m) : mask_device_build(m, &want, d, mem, on);
 }
 
 /* The expression: given, of the gallery, or none beside tiles from a file. */
@@ -133,15 +143,16 @@ static err print_map(const block_mask *m, const captures *c, arena *mem) {
     return e;
 }
 
-static err show(const args *a, const block_mask *m, const captures *c, arena *mem) {
+static err show(const args *a, const block_mask *m, const mask_device *on, const captures *c,
+                arena *mem) {
     const char *png = args_text(a, "--png", NULL), *to = args_text(a, "--export", NULL);
     if (to) TRY(mask_lists_write(m, to, mem));
     if (png) TRY(mask_picture_png(m, c, png, mem));
     if (args_has(a, "--json")) {
-        print_json(m);
+        print_json(m, on);
         return ERR_OK;
     }
-    print_text(m);
+    print_text(m, on);
     if (args_has(a, "--explain")) TRY(print_explained(m));
     return c->program && (args_has(a, "--map") || isatty(STDOUT_FILENO)) ? print_map(m, c, mem)
                                                                          : ERR_OK;
@@ -153,6 +164,11 @@ static err check_flags(const args *a, const char *text) {
         return err_set(ERR_USAGE, "--map draws text and --json prints an object: choose one");
     if (!text && (args_has(a, "--map") || outputs[0]))
         return err_set(ERR_USAGE, "pictures need the expression beside --import");
+    if (args_has(a, "--import") && cuda_system_parse(args_text(a, "--device", "cpu")) >= 0)
+        return err_set(ERR_USAGE,
+                       "--device %s builds tiles and --import takes them from a file: "
+                       "leave one out",
+                       args_text(a, "--device", "cpu"));
     for (int i = 0; i < 2; i++)
         if (outputs[i]) TRY(file_check_output(outputs[i]));
     return ERR_OK;
@@ -164,7 +180,9 @@ static err run(const args *a) {
     st_file *file = NULL;
     captures c = {0};
     arena *mem = NULL;
+    cuda_system *sys = NULL;
     dev *d = NULL;
+    mask_device on;
     block_mask m;
     err e;
     if (args_has(a, "--mods")) return mods_list(args_has(a, "--json"));
@@ -173,11 +191,12 @@ static err run(const args *a) {
     if (in) TRY_GOTO(safetensors_open(&file, in), done);
     if (text) TRY_GOTO(captures_open(&c, EXPR_MASK, text, NULL, file, let, n_let), done);
     TRY_GOTO(arena_create(&mem, "mask", 0), done);
-    TRY_GOTO(open_dev(a, &d), done);
-    TRY_GOTO(build(a, &c, d, mem, &m), done);
-    e = show(a, &m, &c, mem);
+    TRY_GOTO(open_dev_any(a, &d, &sys), done);
+    TRY_GOTO(build(a, &c, d, mem, &m, &on), done);
+    e = show(a, &m, &on, &c, mem);
 done:
     dev_close(d);
+    cuda_system_close(sys);
     arena_destroy(mem);
     captures_close(&c);
     safetensors_close(file);

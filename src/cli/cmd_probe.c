@@ -1,11 +1,13 @@
 /* paceline probe: model numbers of one row, for a check from outside: logits, taps, features, hidden states, loss, gradients.
  *
- * Everything is computed in fp32 by the code that trains; nothing here is a second implementation. The target is
+ * Everything is computed in fp32 by the code that trains; nothing here is a second implementation. With a GPU, attention is
+ * computed there, so that its kernels can be judged inside a model. The target is
  * rounded to bf16 once on load, as always, unless --keep-f32. */
 #include "cli/command.h"
 #include "cli/probe_in.h"
 #include "cli/open_dev.h"
 #include "core/file.h"
+#include "dev/dev_cuda.h"
 #include "decode/decode.h"
 #include "model/drafter.h"
 #include "train/labels.h"
@@ -23,7 +25,8 @@ static const arg_spec spec[] = {
     {"--gamma", ARG_REAL, "X", "decay of the loss over slots (default 4)"},
     {"--backward", ARG_FLAG, NULL, "also grad.<tensor> of the loss for every drafter tensor"},
     {"--keep-f32", ARG_FLAG, NULL, "keep the target's weights as they are in the file, in fp32"},
-    {"--device", ARG_TEXT, "cpu", "device (cpu)"},
+    {"--device", ARG_TEXT, "cpu|cuda:N",
+     "where attention is computed (default cpu); on a GPU by its fp32 kernels, all else on the CPU"},
     {"--threads", ARG_INT, "N", "CPU threads (default: usable CPUs)"},
     {NULL, ARG_FLAG, NULL, NULL},
 };
@@ -31,6 +34,7 @@ static const arg_spec spec[] = {
 enum { MAX_OUT = 1024 };
 typedef struct job {
     dev *d;
+    cuda_system *sys; /* NULL: the CPU */
     target *t;
     arena *mem;
     st_file *file;
@@ -224,13 +228,20 @@ static err prepare(job *j, const args *a) {
         return err_set(ERR_USAGE, "--taps is given and the drafter has its own: choose one");
     TRY(file_check_output(out));
     TRY(arena_create(&j->mem, "probe", 0));
-    TRY(open_dev(a, &j->d));
+    TRY(open_dev_any(a, &j->d, &j->sys));
     TRY(target_load(&j->t, j->d, path, &(target_options){.keep_f32 = args_has(a, "--keep-f32")}));
     TRY(safetensors_open(&j->file, in));
     TRY(probe_in_load(&j->in, j->file, target_get_config(j->t)->vocab, j->mem));
     TRY(check_input(j, dir != NULL));
     if (taps) TRY(parse_taps(j, taps));
     return dir ? load_drafter(j, dir) : ERR_OK;
+}
+
+static void tell(const job *j, const char *path) {
+    printf("%d tensors in %s\n", j->n_out, path);
+    if (j->sys)
+        printf("attention was computed on cuda:%d (%s, %s) in fp32, everything else on the CPU\n",
+               dev_cuda_index(j->d), dev_cuda_info(j->d)->name, dev_arch(j->d));
 }
 
 static err run(const args *a) {
@@ -243,10 +254,11 @@ static err run(const args *a) {
     if (!e) e = run_target(j);
     if (!e && j->params) e = run_drafter(j, gamma, args_has(a, "--backward"));
     if (!e) e = safetensors_write(args_text(a, "--out", NULL), j->out, j->n_out, NULL, 0);
-    if (!e) printf("%d tensors in %s\n", j->n_out, args_text(a, "--out", NULL));
+    if (!e) tell(j, args_text(a, "--out", NULL));
     safetensors_close(j->file);
     target_free(j->t);
     dev_close(j->d);
+    cuda_system_close(j->sys);
     arena_destroy(j->mem);
     mem_free(j);
     return e;

@@ -154,6 +154,8 @@ static err make_map(const block_mask *m, const captures *c, int64_t by_cell, int
     if (m->batch * m->heads > 1) TRY(titles(m, panels, mem, &title));
     *map = (tile_map){.q_len = m->q_len,
                       .kv_len = m->kv_len,
+                      .q0 = c->env.q0,
+                      .kv0 = c->env.kv0,
                       .q_step = by_cell ? 1 : join_q * m->tile_q,
                       .kv_step = by_cell ? 1 : join_kv * m->tile_kv,
                       .rows = (int)rows,
@@ -188,7 +190,7 @@ err mask_picture_png(const block_mask *m, const captures *c, const char *path, a
 
 err mask_picture_text(const block_mask *m, const captures *c, int width, arena *mem, str *out) {
     char s[32], n[2][32];
-    int64_t room = width - 5 - (int64_t)strlen(str_thousands(m->q_len, s));
+    int64_t room = width - 5 - (int64_t)strlen(str_thousands(c->env.q0 + m->q_len, s));
     if (room < 8) room = 8;
     int by_cell = m->q_len <= MASK_PICTURE_LINES && m->kv_len <= room;
     int64_t join_q = ceil_div(m->q_tiles, MASK_PICTURE_LINES),
@@ -207,6 +209,8 @@ err mask_picture_text(const block_mask *m, const captures *c, int width, arena *
                        str_thousands(m->batch * m->heads, n[0]), TILE_MAP_MAX_PANELS));
     if (by_cell) return str_printf(out, "\u2588 visible, blank hidden\n");
     return str_printf(
-        out, "\u2588 full, \u2591 partial, blank empty; a square stands for %s queries x %s keys\n",
-        str_thousands(map.q_step, n[0]), str_thousands(map.kv_step, n[1]));
+        out,
+        "\u2588 full, \u2591 partial, blank empty; a square stands for %s x %s cells (queries x keys)\n",
+        str_thousands(map.q_step < m->q_len ? map.q_step : m->q_len, n[0]),
+        str_thousands(map.kv_step < m->kv_len ? map.kv_step : m->kv_len, n[1]));
 }

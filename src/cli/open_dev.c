@@ -1,6 +1,6 @@
-/* The device of a command: see open_dev.h. Commands compute on the CPU, by the names cpu and cpu:0; a GPU that is asked for
- * is refused, with its name, rather than replaced by something slow. Other devices enter here, for all
- * commands at once. */
+/* The device of a command: see open_dev.h. The CPU has the names cpu and cpu:0, GPUs cuda:N; a GPU that is asked for and cannot
+ * be used is an error that says why, never the CPU instead. Other devices enter here, for all commands at
+ * once. */
 #include "cli/open_dev.h"
 #include "dev/dev_cuda.h"
 #include <string.h>
@@ -13,16 +13,7 @@ static err open_cpu(const args *a, const char *device, dev **out) {
     return dev_open_cpu(out, &(dev_config){.threads = (int)threads});
 }
 
-err open_dev(const args *a, dev **out) {
-    const char *device = args_text(a, "--device", "cpu");
-    if (cuda_system_parse(device) >= 0)
-        return err_set(
-            ERR_USAGE,
-            "--device %s: this command computes on the CPU alone; leave --device out, or "
-            "say cpu",
-            device);
-    return open_cpu(a, device, out);
-}
+err open_dev(const args *a, dev **out) { return open_cpu(a, "cpu", out); }
 
 err open_dev_any(const args *a, dev **out, cuda_system **sys) {
     const char *device = args_text(a, "--device", "cpu");

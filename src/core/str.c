@@ -4,9 +4,23 @@
  * Nothing here knows about UTF-8: bytes in, bytes out. */
 #include "core/str.h"
 #include "core/arena.h"
+#include <locale.h>
 #include <stdarg.h>
 #include <stdio.h>
+#include <stdlib.h>
 #include <string.h>
+#include <strings.h>
+
+/* The C locale for this thread until it is given back: a program that uses the library may have set one with a decimal comma. */
+static locale_t enter_c(void) {
+    locale_t c = newlocale(LC_ALL_MASK, "C", (locale_t)0); /* a constant of the C library */
+    return c ? uselocale(c) : (locale_t)0;
+}
+static void leave_c(locale_t before) {
+    if (!before) return;
+    locale_t c = uselocale(before);
+    if (c != before) freelocale(c);
+}
 
 err str_add(str *b, const void *bytes, size_t n) {
     if (n >= SIZE_MAX - b->n)
@@ -18,8 +32,16 @@ err str_add(str *b, const void *bytes, size_t n) {
     return ERR_OK;
 }
 
+float str_to_float(const char *text, char **end) {
+    locale_t before = enter_c();
+    float f = strtof(text, end);
+    leave_c(before);
+    return f;
+}
+
 err str_printf(str *b, const char *fmt, ...) {
     va_list ap, again;
+    locale_t before = enter_c();
     va_start(ap, fmt);
     va_copy(again, ap);
     int n = vsnprintf(NULL, 0, fmt, ap);
@@ -31,6 +53,7 @@ err str_printf(str *b, const char *fmt, ...) {
         b->n += (size_t)n;
     }
     va_end(again);
+    leave_c(before);
     return e;
 }
 
@@ -71,8 +94,10 @@ static int distance(const char *a, size_t na, const char *b, size_t nb) {
 const char *str_nearest(const char *word, const char *const *candidates, int n) {
     size_t length = strlen(word);
     if (!length || length > WORD_MAX) return NULL;
-    int best = (int)(length / 3) + 2; /* a third of the word, rounded up, may be wrong */
+    int best = (int)(length + 2) / 3 + 1; /* a third of the word, rounded up, may be wrong */
     const char *found = NULL;
+    for (int i = 0; i < n; i++)
+        if (strcasecmp(word, candidates[i]) == 0) return candidates[i];
     for (int i = 0; i < n; i++) {
         size_t other = strlen(candidates[i]);
         if (!other || other > WORD_MAX) continue;

@@ -12,10 +12,14 @@ typedef struct str {
     size_t n, cap;
 } str; /* s is NUL-terminated once anything was added */
 MUST_CHECK err str_add(str *b, const void *bytes, size_t n);
+/* Numbers are written as in C, whatever the program's locale. */
 MUST_CHECK err str_printf(str *b, const char *fmt, ...) PRINTF_LIKE(2, 3);
 void str_clear(str *b); /* keeps the buffer */
 void str_free(str *b);
-/* The candidate nearest to word by edit distance, or NULL when none is near enough to suggest. */
+/* strtof with a decimal point, whatever the program's locale. */
+float str_to_float(const char *text, char **end);
+/* The candidate nearest to word by edit distance, one that differs in case alone first, or NULL when none is near enough to
+ * suggest. */
 const char *str_nearest(const char *word, const char *const *candidates, int n);
 /* "1.5 GiB", "312 KiB" into buf, returned. */
 const char *str_bytes(double bytes, char buf[24]);

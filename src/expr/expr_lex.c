@@ -99,7 +99,7 @@ static err read_number(lexer *x, token *t) {
                               (int)sizeof buf - 1);
     errno = 0;
     if (real) {
-        t->f = strtof(buf, &end);
+        t->f = str_to_float(buf, &end);
         if (t->f > 3.4028234664e38f)
             return expr_lex__fail(x, t->at, "this number is too large for a 32-bit float");
     } else {

@@ -168,14 +168,15 @@ static err foreign_name(parser *p, const token *t) {
 }
 
 static err unknown_name(parser *p, const token *t) {
-    static const char *const builtin[] = {"q",     "kv",    "b",   "h",    "true",
-                                          "false", "float", "int", "clamp"};
+    static const char *const builtin[] = {"q",     "kv",    "b",   "h",     "true",
+                                          "false", "float", "int", "clamp", "s"};
+    const int builtins = (int)(sizeof builtin / sizeof *builtin) - (p->role == EXPR_MASK);
     const char *known[sizeof builtin / sizeof *builtin + IR_OP_COUNT + EXPR_MAX_CAPTURES];
     char word[64];
     int n = 0;
     for (int i = 0; i < p->n_decls && n < EXPR_MAX_CAPTURES; i++) known[n++] = p->decls[i].name;
     TRY(foreign_name(p, t));
-    for (size_t i = 0; i < sizeof builtin / sizeof *builtin; i++) known[n++] = builtin[i];
+    for (int i = 0; i < builtins; i++) known[n++] = builtin[i]; /* s, the last, in scores only */
     for (int i = 0; i < IR_OP_COUNT; i++)
         if (ir__ops[i].form == IR_CALL) known[n++] = ir__ops[i].spelling;
     int length = t->n < (int)sizeof word - 1 ? t->n : (int)sizeof word - 1;
@@ -191,9 +192,9 @@ static err unknown_name(parser *p, const token *t) {
     if (near)
         return expr_lex__fail(&p->lex, t->at, "unknown name `%s`; did you mean `%s`?", word, near);
     return expr_lex__fail(&p->lex, t->at,
-                          "unknown name `%s`; captured values have to be given by name, and the "
+                          "unknown name `%s`; captured values have to be given by name, %sthe "
                           "indices are b, h, q and kv",
-                          word);
+                          word, p->role == EXPR_MASK ? "and " : "the scaled logit is s, and ");
 }
 
 static int find_capture(const parser *p, const token *t) {

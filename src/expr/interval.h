@@ -18,6 +18,26 @@ typedef struct interval_tables interval_tables;
  * their data must outlive the tables. Runs expr_check_env first. Memory from a. */
 MUST_CHECK err interval_tables_create(interval_tables **out, const expr *e, const expr_env *env,
                                       arena *a);
+/* The same over arrays that this process cannot read, whose data is not looked at: someone else sums up their leaves of
+ * `block` elements, of which the last may be shorter. Slices are known to whole leaves: looser, never wrong. Leaves of one
+ * element, which arrays of up to 32,768 have, lose nothing. */
+typedef union interval_end {
+    int64_t i;
+    float f;
+} interval_end;
+typedef struct interval_leaf {
+    interval_end lo,
+        hi; /* extremes; a leaf of floats with a NaN has -inf and +inf; conditions are 0 and 1 */
+    uint64_t set; /* of integers: bit (v * INTERVAL_CLASS mod 2^64) >> 58 for every value v */
+} interval_leaf;
+#define INTERVAL_CLASS UINT64_C(0x9e3779b97f4a7c15)
+typedef struct interval_source {
+    void *ctx;
+    err (*leaves)(void *ctx, int capture, int64_t elements, int64_t block, interval_leaf *out);
+} interval_source;
+enum { INTERVAL_LEAVES_MOST = 1 << 15 }; /* of one array */
+MUST_CHECK err interval_tables_create_far(interval_tables **out, const expr *e, const expr_env *env,
+                                          const interval_source *source, arena *a);
 /* may_leave (or NULL): 1 when some reachable load is not proven inside its array on this box. */
 interval_verdict interval_classify(const expr *e, const expr_env *env, const interval_tables *t,
                                    const interval_box *box, int *may_leave);

@@ -5,14 +5,21 @@
  * ends of a slice are read element by element, so the answer is exact. A float block that holds NaN counts as
  * everything from -inf to +inf, which the rules read as unknown. Arrays of more than SCANNED
  * elements are not read through: their short slices are read when asked for, long ones are unknown within their
- * element type, so neither time nor memory follows an array that is larger than its use. */
+ * element type, so neither time nor memory follows an array that is larger than its use. Of far arrays the leaves come from
+ * outside, and a slice counts as the leaves that cover it. */
 #include "expr/interval_tables.h"
 #include "expr/expr_load.h"
 #include "expr/ops.h"
 #include <math.h>
 #include <string.h>
 
-enum { BLOCK = 64, LEAVES = 1 << 15, SCANNED = 1 << 26, READ = 1 << 14, MAX_ROWS = 128 };
+enum {
+    BLOCK = 64,
+    LEAVES = INTERVAL_LEAVES_MOST,
+    SCANNED = 1 << 26,
+    READ = 1 << 14,
+    MAX_ROWS = 128
+};
 enum { SHORT = 256, VALUES = 16 }; /* slices that are compared value by value */
 
 static interval_range whole_range(const expr_value *v, expr_type type, int64_t from, int64_t to) {
@@ -77,6 +84,17 @@ static void keep_node(interval_array *x, int64_t node, interval_range r) {
     x->hi[node] = r.hi;
 }
 
+static err take_tree(interval_array *x, arena *a) {
+    TRY(arena_alloc_raw(a, 2 * (size_t)x->blocks, sizeof *x->lo, &x->lo));
+    return arena_alloc_raw(a, 2 * (size_t)x->blocks, sizeof *x->hi, &x->hi);
+}
+
+static void fill_tree(interval_array *x, expr_type type) {
+    for (int64_t i = x->blocks - 1; i > 0; i--)
+        keep_node(x, i,
+                  interval__join(type, node_range(x, 2 * i, type), node_range(x, 2 * i + 1, type)));
+}
+
 static err build_array(interval_array *x, const interval_lanes *f, const expr_value *v,
                        expr_type type, int ndim, arena *a) {
     x->n = 1;
@@ -87,23 +105,18 @@ static err build_array(interval_array *x, const interval_lanes *f, const expr_va
     x->block = BLOCK;
     while (x->n > x->block * LEAVES) x->block *= 2;
     x->blocks = (x->n + x->block - 1) / x->block;
-    TRY(arena_alloc_raw(a, 2 * (size_t)x->blocks, sizeof *x->lo, &x->lo));
-    TRY(arena_alloc_raw(a, 2 * (size_t)x->blocks, sizeof *x->hi, &x->hi));
+    TRY(take_tree(x, a));
     for (int64_t i = 0; i < x->blocks; i++) {
         int64_t from = i * x->block, to = from + x->block < x->n ? from + x->block - 1 : x->n - 1;
         keep_node(x, x->blocks + i, read_range(f, v, type, from, to));
     }
-    for (int64_t i = x->blocks - 1; i > 0; i--)
-        keep_node(x, i,
-                  interval__join(type, node_range(x, 2 * i, type), node_range(x, 2 * i + 1, type)));
+    fill_tree(x, type);
     return ERR_OK;
 }
 
 /* ---- sets of values: ids in no order, of which two slices may share none though their extremes overlap ---- */
 
-static uint64_t class_of(int64_t v) {
-    return UINT64_C(1) << ((uint64_t)v * UINT64_C(0x9e3779b97f4a7c15) >> 58);
-}
+static uint64_t class_of(int64_t v) { return UINT64_C(1) << ((uint64_t)v * INTERVAL_CLASS >> 58); }
 
 /* Classes of elements from..to; equal neighbours, which documents are made of, count once. */
 static uint64_t read_set(const expr_value *v, int64_t from, int64_t to) {
@@ -117,6 +130,10 @@ static uint64_t read_set(const expr_value *v, int64_t from, int64_t to) {
     return set;
 }
 
+static void join_sets(interval_array *x) {
+    for (int64_t i = x->blocks - 1; i > 0; i--) x->sets[i] = x->sets[2 * i] | x->sets[2 * i + 1];
+}
+
 static err build_sets(interval_array *x, const expr_value *v, arena *a) {
     if (!x->blocks || x->sets) return ERR_OK; /* sorted arrays answer by their ends */
     TRY(arena_alloc_raw(a, 2 * (size_t)x->blocks, sizeof *x->sets, &x->sets));
@@ -124,14 +141,14 @@ static err build_sets(interval_array *x, const expr_value *v, arena *a) {
         int64_t from = i * x->block, to = from + x->block < x->n ? from + x->block : x->n;
         x->sets[x->blocks + i] = read_set(v, from, to - 1);
     }
-    for (int64_t i = x->blocks - 1; i > 0; i--) x->sets[i] = x->sets[2 * i] | x->sets[2 * i + 1];
+    join_sets(x);
     return ERR_OK;
 }
 
 /* Classes that occur in a slice; all of them where that is not known. */
 static uint64_t set_of(const interval_array *x, const expr_value *v, int64_t from, int64_t to) {
-    if (from < 0 || to >= x->n) return UINT64_MAX;
-    if (to - from < (x->sets ? BLOCK / 4 : 2 * BLOCK)) return read_set(v, from, to);
+    if (from < 0 || to >= x->n || (x->far && !x->sets)) return UINT64_MAX;
+    if (!x->far && to - from < (x->sets ? BLOCK / 4 : 2 * BLOCK)) return read_set(v, from, to);
     if (!x->sets) return UINT64_MAX;
     int64_t i = from / x->block + x->blocks, j = to / x->block + x->blocks + 1;
     uint64_t set = 0; /* of the covering blocks: a little more is sound */
@@ -174,14 +191,15 @@ int interval_tables__apart(const interval_tables *t, const affine_form *pair, co
                            const int64_t *hi, int look) {
     const expr_value *v[2];
     uint64_t set[2];
-    int inside = 1;
+    int inside = 1, near = 1; /* near: elements can be read */
     for (int i = 0; i < 2; i++) {
         int slot = t->prog.node[pair->term[i].node].slot;
+        near &= !t->array[slot].far;
         v[i] = &t->values[slot];
         inside &= lo[i] >= 0 && hi[i] < t->array[slot].n;
         set[i] = set_of(&t->array[slot], v[i], lo[i], hi[i]);
     }
-    return (set[0] & set[1]) == 0 || (look && inside && share_none(v, lo, hi));
+    return (set[0] & set[1]) == 0 || (look && inside && near && share_none(v, lo, hi));
 }
 
 /* What an element can be by its type alone. */
@@ -202,11 +220,25 @@ static void widen(interval_range *r, int *any, expr_type type, interval_range x)
     *any = 1;
 }
 
+/* Leaves first..last - 1. */
+static interval_range tree_range(const interval_array *x, expr_type type, int64_t first,
+                                 int64_t last) {
+    interval_range r = {0};
+    int any = 0;
+    int64_t i = first + x->blocks, j = last + x->blocks;
+    for (; i < j; i /= 2, j /= 2) {
+        if (i & 1) widen(&r, &any, type, node_range(x, i++, type));
+        if (j & 1) widen(&r, &any, type, node_range(x, --j, type));
+    }
+    return r;
+}
+
 interval_range interval_tables__slice(const interval_tables *t, int slot, expr_type type,
                                       int64_t from, int64_t to) {
     const interval_array *x = &t->array[slot];
     const expr_value *v = &t->values[slot];
     const interval_lanes *f = t->lanes;
+    if (x->far) return tree_range(x, type, from / x->block, to / x->block + 1);
     if (x->sorted)
         return interval__ints(expr_load__element(v, type, from).i,
                               expr_load__element(v, type, to).i);
@@ -222,11 +254,7 @@ interval_range interval_tables__slice(const interval_tables *t, int slot, expr_t
         widen(&r, &any, type, read_range(f, v, type, from, first * block - 1));
     if (last < x->blocks && last * block <= to)
         widen(&r, &any, type, read_range(f, v, type, last * block, to));
-    int64_t i = first + x->blocks, j = last + x->blocks;
-    for (; i < j; i /= 2, j /= 2) {
-        if (i & 1) widen(&r, &any, type, node_range(x, i++, type));
-        if (j & 1) widen(&r, &any, type, node_range(x, --j, type));
-    }
+    widen(&r, &any, type, tree_range(x, type, first, last));
     return r;
 }
 
@@ -279,7 +307,54 @@ interval_range interval_tables__load(const interval_tables *t, const ir_node *lo
     return *inside ? r : interval__join((expr_type)load->type, r, zero);
 }
 
-static err build(interval_tables *t, const expr *e, const expr_env *env, arena *a) {
+/* Whether a comparison of elements with those of another array (or this one) asks for sets of capture slot's values. */
+static int is_compared(const interval_tables *t, int slot) {
+    for (int i = 0; i < t->prog.n; i++) {
+        const affine_form *f = t->affine.of[i];
+        const int op = t->prog.node[i].op;
+        if (!f || !f->pair || (op != IR_EQ_I && op != IR_NE_I)) continue;
+        for (int j = 0; j < 2; j++)
+            if (t->prog.node[f->term[j].node].slot == slot) return 1;
+    }
+    return 0;
+}
+
+/* A far array: its tree over the leaves that the source makes. */
+static err take_leaves(interval_array *x, const interval_leaf *leaf, expr_type type, int compared,
+                       arena *a) {
+    TRY(take_tree(x, a));
+    for (int64_t i = 0; i < x->blocks; i++) {
+        memcpy(&x->lo[x->blocks + i], &leaf[i].lo, sizeof *x->lo);
+        memcpy(&x->hi[x->blocks + i], &leaf[i].hi, sizeof *x->hi);
+    }
+    fill_tree(x, type);
+    if (!compared) return ERR_OK;
+    TRY(arena_alloc_raw(a, 2 * (size_t)x->blocks, sizeof *x->sets, &x->sets));
+    for (int64_t i = 0; i < x->blocks; i++) x->sets[x->blocks + i] = leaf[i].set;
+    join_sets(x);
+    return ERR_OK;
+}
+
+static err build_far(interval_tables *t, int slot, const ir_node *n, const interval_source *source,
+                     arena *a) {
+    interval_array *x = &t->array[slot];
+    const expr_value *v = &t->values[slot];
+    interval_leaf *leaf;
+    x->far = 1;
+    x->n = x->block = 1;
+    for (int i = 0; i < n->n_args; i++) x->n *= v->dim[i];
+    while (x->n > x->block * LEAVES) x->block *= 2;
+    x->blocks = (x->n + x->block - 1) / x->block;
+    if (x->n == 0) return ERR_OK;
+    TRY(mem_new((size_t)x->blocks, sizeof *leaf, &leaf));
+    err e = source->leaves(source->ctx, slot, x->n, x->block, leaf);
+    if (!e) e = take_leaves(x, leaf, (expr_type)n->type, is_compared(t, slot), a);
+    mem_free(leaf);
+    return e;
+}
+
+static err build(interval_tables *t, const expr *e, const expr_env *env,
+                 const interval_source *source, arena *a) {
     TRY(arena_alloc(a, (size_t)e->n_decls, sizeof *t->values, &t->values));
     if (env) {
         t->q0 = env->q0;
@@ -293,30 +368,31 @@ static err build(interval_tables *t, const expr *e, const expr_env *env, arena *
     TRY(affine__build(&t->affine, &t->prog, a));
     for (int i = 0; i < t->prog.n; i++) {
         const ir_node *n = &t->prog.node[i];
-        if (n->op != IR_LOAD || t->array[n->slot].n) continue;
-        TRY(build_array(&t->array[n->slot], t->lanes, &t->values[n->slot], (expr_type)n->type,
-                        n->n_args, a));
-    }
-    for (int i = 0; i < t->prog.n; i++) {
-        const affine_form *f = t->affine.of[i];
-        const int op = t->prog.node[i].op;
-        if (!f || !f->pair || (op != IR_EQ_I && op != IR_NE_I)) continue;
-        for (int j = 0; j < 2; j++) {
-            int slot = t->prog.node[f->term[j].node].slot;
-            TRY(build_sets(&t->array[slot], &t->values[slot], a));
+        interval_array *x = &t->array[n->slot];
+        if (n->op != IR_LOAD || x->n || x->far) continue;
+        if (source) {
+            TRY(build_far(t, n->slot, n, source, a));
+            continue;
         }
+        TRY(build_array(x, t->lanes, &t->values[n->slot], (expr_type)n->type, n->n_args, a));
+        if (is_compared(t, n->slot)) TRY(build_sets(x, &t->values[n->slot], a));
     }
     return ERR_OK;
 }
 
-err interval_tables_create(interval_tables **out, const expr *e, const expr_env *env, arena *a) {
+err interval_tables_create_far(interval_tables **out, const expr *e, const expr_env *env,
+                               const interval_source *source, arena *a) {
     *out = NULL;
     TRY(expr_check_env(e, env));
     interval_tables *t;
     TRY(arena_alloc(a, 1, sizeof *t, &t));
-    TRY(build(t, e, env, a));
+    TRY(build(t, e, env, source, a));
     *out = t;
     return ERR_OK;
+}
+
+err interval_tables_create(interval_tables **out, const expr *e, const expr_env *env, arena *a) {
+    return interval_tables_create_far(out, e, env, NULL, a);
 }
 
 err interval_tables_tie(interval_tables **out, const interval_tables *t, int64_t shift, arena *a) {

@@ -9,6 +9,7 @@
 
 typedef struct interval_array {
     int64_t n;      /* elements, flattened */
+    int far;        /* its elements cannot be read: the tree is all there is */
     int sorted;     /* never falls: the ends of a slice are its extremes, no tree is kept */
     int64_t block;  /* elements of a leaf; 0: no tree, the array is read when asked for */
     int64_t blocks; /* leaves of the tree */

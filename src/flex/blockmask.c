@@ -36,21 +36,25 @@ err blockmask__push(blockmask__builder *w, int64_t q, int64_t k, int level, int 
     return ERR_OK;
 }
 
+err blockmask__leaves(const blockmask__builder *w, int64_t b, int64_t h, int64_t q, int64_t kv) {
+    char where[INTERVAL_SAYS];
+    interval_proofs_say(&w->out->proofs, where);
+    return err_set(
+        ERR_RANGE,
+        "mask '%s' reads outside a captured array in the visible cell b=%lld h=%lld q=%lld kv=%lld%s%s; "
+        "guard the load with && or bind a longer array",
+        expr_source(w->args.mask), (long long)b, (long long)h, (long long)q, (long long)kv,
+        *where ? ": " : "", where);
+}
+
 /* Looks for a visible cell whose evaluation reads outside an array: that is an error of the mask. */
 static err check_loads(const blockmask__builder *w, const interval_box *c) {
     const block_mask_args *a = &w->args;
     for (int64_t q = c->q0; q <= c->q1; q++) {
         for (int64_t k = c->kv0; k <= c->kv1; k++) {
             int flag = 0;
-            if (!expr_eval_mask(a->mask, a->env, w->b, w->h, q, k, &flag) || !flag) continue;
-            char where[INTERVAL_SAYS];
-            interval_proofs_say(&w->out->proofs, where);
-            return err_set(
-                ERR_RANGE,
-                "mask '%s' reads outside a captured array in the visible cell b=%lld h=%lld q=%lld kv=%lld%s%s; "
-                "guard the load with && or bind a longer array",
-                expr_source(a->mask), (long long)w->b, (long long)w->h, (long long)q, (long long)k,
-                *where ? ": " : "", where);
+            if (expr_eval_mask(a->mask, a->env, w->b, w->h, q, k, &flag) && flag)
+                return blockmask__leaves(w, w->b, w->h, q, k);
         }
     }
     return ERR_OK;
@@ -83,24 +87,49 @@ static int64_t count_cells(const uint8_t *cell, int64_t n) {
     return seen;
 }
 
-err blockmask__decide_tile(blockmask__builder *w, int64_t q, int64_t k) {
-    const block_mask_args *a = &w->args;
-    const interval_box c = blockmask__cells(w, q, k, 1, 1);
-    int may_leave = 0, flag = 0;
-    interval_verdict v = interval_classify(a->mask, a->env, w->tables, &c, &may_leave);
-    if (v == INTERVAL_NONE) return ERR_OK;
-    if (v == INTERVAL_ALL && !may_leave) return blockmask__push(w, q, k, 0, 1);
-    if (!may_leave && cells_differ(w, &c)) return blockmask__push(w, q, k, 0, 0);
-    int64_t nq = c.q1 - c.q0 + 1, nk = c.kv1 - c.kv0 + 1;
-    w->out->undecided++;
-    expr_tile_mask(a->mask, a->env, w->b, w->h, c.q0, nq, c.kv0, nk, w->cells, nk, w->scratch,
-                   &flag);
+/* Every cell, for loads that leave. */
+static err count_tile(blockmask__builder *w, int64_t q, int64_t k, const interval_box *c) {
+    const int64_t nq = c->q1 - c->q0 + 1, nk = c->kv1 - c->kv0 + 1;
+    int flag = 0;
+    expr_tile_mask(w->args.mask, w->args.env, w->b, w->h, c->q0, nq, c->kv0, nk, w->cells, nk,
+                   w->scratch, &flag);
     int64_t seen = count_cells(w->cells, nq * nk);
     if (flag) {
         w->out->may_leave = 1;
-        TRY(check_loads(w, &c));
+        TRY(check_loads(w, c));
     }
     return seen ? blockmask__push(w, q, k, 0, seen == nq * nk) : ERR_OK;
+}
+
+/* A few rows, then as many again and again, until one cell is hidden and one is visible: most mixed tiles show it early. */
+static err count_until_mixed(blockmask__builder *w, int64_t q, int64_t k, const interval_box *c) {
+    enum { FIRST = 4 };
+    const int64_t nk = c->kv1 - c->kv0 + 1;
+    int64_t seen = 0, looked_at = 0;
+    for (int64_t at = c->q0, nq = FIRST; at <= c->q1; at += nq, nq = at - c->q0) {
+        int flag = 0;
+        nq = min64(nq, c->q1 - at + 1);
+        expr_tile_mask(w->args.mask, w->args.env, w->b, w->h, at, nq, c->kv0, nk, w->cells, nk,
+                       w->scratch, &flag);
+        seen += count_cells(w->cells, nq * nk);
+        looked_at += nq * nk;
+        if (seen && seen < looked_at) return blockmask__push(w, q, k, 0, 0);
+    }
+    return seen ? blockmask__push(w, q, k, 0, 1) : ERR_OK;
+}
+
+err blockmask__decide_tile(blockmask__builder *w, int64_t q, int64_t k) {
+    const block_mask_args *a = &w->args;
+    const interval_box c = blockmask__cells(w, q, k, 1, 1);
+    int may_leave = 0;
+    interval_verdict v = interval_classify(a->mask, a->env, w->tables, &c, &may_leave);
+    if (v == INTERVAL_NONE) return ERR_OK;
+    if (v == INTERVAL_ALL && !may_leave) return blockmask__push(w, q, k, 0, 1);
+    if (w->far)
+        return blockmask__push(w, q, k, 0, may_leave ? BLOCKMASK__ASKED_LOADS : BLOCKMASK__ASKED);
+    if (!may_leave && cells_differ(w, &c)) return blockmask__push(w, q, k, 0, 0);
+    w->out->undecided++;
+    return may_leave ? count_tile(w, q, k, &c) : count_until_mixed(w, q, k, &c);
 }
 
 static int64_t area(const blockmask__builder *w, const blockmask__box *x) {
@@ -112,7 +141,7 @@ static int64_t area(const blockmask__builder *w, const blockmask__box *x) {
 static void collapse(blockmask__builder *w, size_t from, int64_t q, int64_t k, int level) {
     const blockmask__box whole = {(int32_t)q, (int32_t)k, (uint8_t)level, w->box[from].full};
     int64_t tiles = 0;
-    if (w->n - from > 4 || w->n - from < 2) return;
+    if (w->n - from > 4 || w->n - from < 2 || whole.full > 1) return;
     for (size_t i = from; i < w->n; i++) {
         if (w->box[i].full != whole.full) return;
         tiles += area(w, &w->box[i]);
@@ -230,7 +259,7 @@ static err prepare(blockmask__builder *w, arena *mem, arena *temp) {
     w->out->proofs.fits_32 = 1;
     if (a->mask) {
         interval_tables *t;
-        TRY(interval_tables_create(&t, a->mask, a->env, temp));
+        TRY(interval_tables_create_far(&t, a->mask, a->env, w->far ? &w->far->arrays : NULL, temp));
         w->tables = t;
         if (some) TRY(prove(w, &all, mem, temp));
         if (some) TRY(interval_many_create(&w->many, t, &all, temp));
@@ -238,9 +267,11 @@ static err prepare(blockmask__builder *w, arena *mem, arena *temp) {
             TRY(arena_alloc_raw(temp, BLOCKMASK__SIDE * BLOCKMASK__SIDE, sizeof *w->part[i],
                                 &w->part[i]));
         TRY(blockmask__afford(w, (size_t)a->tile_q * (size_t)a->tile_kv));
-        TRY(arena_alloc_raw(temp, (size_t)a->tile_q, (size_t)a->tile_kv, &w->cells));
-        TRY(arena_alloc_raw(temp, expr_tile_scratch(a->mask, a->tile_q, a->tile_kv), 1,
-                            &w->scratch));
+        if (!w->far) {
+            TRY(arena_alloc_raw(temp, (size_t)a->tile_q, (size_t)a->tile_kv, &w->cells));
+            TRY(arena_alloc_raw(temp, expr_tile_scratch(a->mask, a->tile_q, a->tile_kv), 1,
+                                &w->scratch));
+        }
     }
     size_t entries;
     if (__builtin_mul_overflow((size_t)a->batch, (size_t)a->heads, &entries) ||
@@ -263,6 +294,7 @@ static err build_boxes(blockmask__builder *w, arena *a) {
         TRY(blockmask__visit(w));
     }
     w->first[entries] = (int64_t)w->n;
+    if (w->far) TRY(blockmask__ask(w));
     for (size_t i = 0; i < w->n; i++)
         *(w->box[i].full ? &m->full : &m->partial) += area(w, &w->box[i]);
     m->empty = entries * m->q_tiles * m->kv_tiles - m->full - m->partial;
@@ -277,10 +309,15 @@ static err build(blockmask__builder *w, arena *a, arena *temp) {
 }
 
 err blockmask_build(block_mask *out, const block_mask_args *args, arena *a, dev *d) {
-    double start = clock_seconds();
-    blockmask__builder w = {.out = out};
-    arena *temp;
     (void)d; /* the boundary is short work: one thread */
+    return blockmask__build(out, args, NULL, a);
+}
+
+err blockmask__build(block_mask *out, const block_mask_args *args, const blockmask__far *far,
+                     arena *a) {
+    double start = clock_seconds();
+    blockmask__builder w = {.out = out, .far = far};
+    arena *temp;
     TRY(resolve(args, out, &w.args));
     TRY(arena_create(&temp, "mask build", 0));
     err e = prepare(&w, a, temp);

@@ -125,7 +125,7 @@ static void join(blockmask__builder *w, size_t from) {
     while (w->n >= from + 4) {
         blockmask__box *p = &w->box[w->n - 4];
         const int32_t side = (int32_t)1 << p->level, last = side * 2 - 1;
-        int alike = (p->q & last) == 0 && (p->k & last) == 0;
+        int alike = p->full < BLOCKMASK__ASKED && (p->q & last) == 0 && (p->k & last) == 0;
         for (int c = 1; alike && c < 4; c++)
             alike = p[c].full == p->full && p[c].level == p->level &&
                     p[c].q == p->q + (c & 2 ? side : 0) && p[c].k == p->k + (c & 1 ? side : 0);

@@ -2,7 +2,7 @@
  *
  * The first row of tiles and the first column are decided by halving, as runs along the diagonals; each line of the mask is
  * a cut of those runs, moved. The ragged last row and column are no whole tiles and are decided for themselves.
- * Needs square tiles. Causal masks and windows of any length become a matter of their own runs. */
+ * Needs square tiles, and arrays that can be read here. Causal masks and windows of any length become a matter of their own runs. */
 #include "flex/blockmask_private.h"
 
 typedef struct list {
@@ -167,7 +167,7 @@ static void count_tiles(block_mask *m) {
 
 int blockmask__is_diagonal(const blockmask__builder *w) {
     const block_mask *m = w->out;
-    return w->args.mask && m->tile_q == m->tile_kv && m->proofs.diagonal;
+    return w->args.mask && !w->far && m->tile_q == m->tile_kv && m->proofs.diagonal;
 }
 
 err blockmask__diagonal(blockmask__builder *w, arena *a) {

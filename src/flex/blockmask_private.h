@@ -6,10 +6,12 @@
 #include "expr/interval.h"
 #include "flex/blockmask.h"
 
-/* A square of 2^level tiles of one kind, cut at the mask's ends; q and k count tiles. */
+/* A square of 2^level tiles of one kind, cut at the mask's ends; q and k count tiles. A single tile may wait to be asked of
+ * who has the arrays, with a look at loads that leave. */
+enum { BLOCKMASK__ASKED = 2, BLOCKMASK__ASKED_LOADS = 3 };
 typedef struct blockmask__box {
     int32_t q, k;
-    uint8_t level, full;
+    uint8_t level, full; /* 0, 1, or asked */
 } blockmask__box;
 
 /* A square of 2^level tiles inside a block, and what is known of it. */
@@ -17,8 +19,29 @@ typedef struct blockmask__part {
     uint8_t q, k, level, kind;
 } blockmask__part;
 
+/* Who evaluates cells where captured arrays are not in this process's memory: boxes of one batch entry and head, at most
+ * BLOCKMASK__MANY in a call. */
+enum { BLOCKMASK__MANY = 8192, BLOCKMASK__ROWS = 128, BLOCKMASK__WORDS = BLOCKMASK__ROWS / 32 };
+typedef struct blockmask__count {
+    int some, all; /* of the box's cells are visible */
+    int reaches;   /* some cell reaches a load that left; known where asked for */
+    int64_t left;  /* the least visible cell that does, row by row; -1: none */
+} blockmask__count;
+typedef struct blockmask__far {
+    interval_source arrays;
+    void *ctx;
+    /* loads[i]: of box i, loads that leave are looked for too */
+    err (*count)(void *ctx, const interval_box *box, const uint8_t *loads, int n,
+                 blockmask__count *out);
+    /* Bit r % 32 of seen[slot[i]*BLOCKMASK__WORDS + r / 32] becomes 1 where row r of box i (at most BLOCKMASK__ROWS rows)
+     * sees one of its keys; the others of slots 0..slots-1 become 0. */
+    err (*rows)(void *ctx, const interval_box *box, const int *slot, int n, int slots,
+                uint32_t *seen);
+} blockmask__far;
+
 typedef struct blockmask__builder {
-    block_mask_args args; /* tiles and budget resolved, batch and heads as stored */
+    block_mask_args args;      /* tiles and budget resolved, batch and heads as stored */
+    const blockmask__far *far; /* NULL: cells are evaluated here */
     const interval_tables *tables;
     interval_many *many; /* NULL: boxes are classified one by one */
     block_mask *out;
@@ -33,6 +56,16 @@ typedef struct blockmask__builder {
     size_t held;    /* bytes of cells, scratch and tables */
 } blockmask__builder;
 
+/* As blockmask_build. */
+MUST_CHECK err blockmask__build(block_mask *out, const block_mask_args *args,
+                                const blockmask__far *far, arena *a);
+/* Boxes that were left to be asked become partial, full or nothing, in their order. */
+MUST_CHECK err blockmask__ask(blockmask__builder *w);
+/* *all: every row of the given lines of tiles (as row_start numbers them, rising) sees a key among their runs. */
+MUST_CHECK err blockmask__ask_rows(blockmask__builder *w, const int64_t *line, size_t n, int *all);
+/* ERR_RANGE for a visible cell that reads outside an array. */
+MUST_CHECK err blockmask__leaves(const blockmask__builder *w, int64_t b, int64_t h, int64_t q,
+                                 int64_t kv);
 /* All boxes of entry (w->b, w->h), appended. */
 MUST_CHECK err blockmask__visit(blockmask__builder *w);
 /* Appends a box of one kind. */

@@ -57,7 +57,9 @@ static int rows_see(const blockmask__builder *w, int64_t line, int64_t q0, int64
 typedef struct witnesses {
     arena *temp;
     const interval_tables *t[2];
-    int64_t shift[2];
+    int64_t shift[2], lead;
+    int64_t *line; /* of far arrays: lines that no witness proves, to be asked for */
+    size_t n, cap;
 } witnesses;
 
 static err diagonal_sees(const blockmask__builder *w, witnesses *x, int i, int64_t q0, int64_t q1,
@@ -100,7 +102,20 @@ static err strip(const blockmask__builder *w, witnesses *x, int64_t t0, int64_t 
     return ERR_OK;
 }
 
-static err entry_sees(blockmask__builder *w, witnesses *x, int64_t *lead, int *all) {
+/* Line t of the present entry, which no witness proves. */
+static err line_sees(const blockmask__builder *w, witnesses *x, int64_t line, int64_t t, int *yes) {
+    const block_mask *m = w->out;
+    const int64_t q0 = t * m->tile_q, q1 = q0 + m->tile_q - 1;
+    if (!w->far) {
+        *yes = rows_see(w, line, q0, q1 < m->q_len ? q1 : m->q_len - 1, 1, &x->lead);
+        return ERR_OK;
+    }
+    TRY(mem_grow(&x->line, &x->cap, x->n + 1, sizeof *x->line));
+    x->line[x->n++] = line;
+    return ERR_OK;
+}
+
+static err entry_sees(const blockmask__builder *w, witnesses *x, int *all) {
     const block_mask *m = w->out;
     int64_t first = (w->b * w->args.heads + w->h) * m->q_tiles, reach = m->q_tiles, n;
     for (int64_t t = 0; t < m->q_tiles && *all; t += n) {
@@ -112,8 +127,7 @@ static err entry_sees(blockmask__builder *w, witnesses *x, int64_t *lead, int *a
         reach = n ? n * 4 : 4; /* a failure teaches to ask for less */
         if (n) continue;
         n = 1;
-        int64_t q0 = t * m->tile_q, q1 = q0 + m->tile_q - 1;
-        *all = rows_see(w, line, q0, q1 < m->q_len ? q1 : m->q_len - 1, 1, lead);
+        TRY(line_sees(w, x, line, t, all));
     }
     return ERR_OK;
 }
@@ -121,12 +135,14 @@ static err entry_sees(blockmask__builder *w, witnesses *x, int64_t *lead, int *a
 err blockmask__no_empty_row(blockmask__builder *w, arena *temp) {
     block_mask *m = w->out;
     witnesses x = {.temp = temp, .shift = {0, m->kv_len - m->q_len}};
-    int64_t lead = 0;
+    err e = ERR_OK;
     int all = 1;
-    for (int64_t i = 0; all && i < w->args.batch * w->args.heads; i++) {
+    for (int64_t i = 0; !e && all && i < w->args.batch * w->args.heads; i++) {
         w->b = i / w->args.heads, w->h = i % w->args.heads;
-        TRY(entry_sees(w, &x, &lead, &all));
+        e = entry_sees(w, &x, &all);
     }
+    if (!e && all && x.n) e = blockmask__ask_rows(w, x.line, x.n, &all);
+    mem_free(x.line);
     m->no_empty_row = all;
-    return ERR_OK;
+    return e;
 }

@@ -3,7 +3,8 @@
  * s = scale * q·k → score expression → mask (-inf) → softmax (fp32) → · v. LSE is the natural log, fp32. A row that sees nothing
  * gives output 0, LSE -inf and zero gradients; keys hidden by the mask are never multiplied. GQA: query head h reads kv head
  * h / (Hq/Hkv). A sink joins the denominator of its head's rows alone: LSE = log(sum_j exp(score_j) + exp(sink)).
- * Memory follows tiles: no per-cell buffer exists. Results do not depend on the number of threads. */
+ * Memory follows tiles: no per-cell buffer exists. Results do not depend on the number of threads. Tensors are host memory;
+ * on a CUDA device they are copied there and back at every run, which checks its kernels: flex_cuda.h is the fast way. */
 #ifndef FLEX_FLEX_H
 #define FLEX_FLEX_H
 #include "flex/blockmask.h"
@@ -66,7 +67,8 @@ typedef struct flex_io {
     int *left; /* set to 1 when a load left its array in an evaluated cell; may be NULL */
     int64_t left_cell[4]; /* b, h, q, kv of one such cell */
 } flex_io;
-/* ERR_NUMERIC names the first visible cell whose score is NaN or +inf; -inf hides a cell. */
+/* ERR_NUMERIC names the first visible cell for which the score expression gives NaN or +inf; -inf hides a cell. Without one a
+ * NaN in q, k or v reaches the rows that see it. */
 MUST_CHECK err flex_forward(const flex_plan *p, dev *d, flex_io *io);
 MUST_CHECK err flex_backward(const flex_plan *p, dev *d,
                              flex_io *io); /* reads o, lse of forward, d_o, d_lse */

@@ -138,52 +138,87 @@ static void dq_through_score(const flex__task *t, const bwd_scratch *s, flex__sc
     }
 }
 
-static void dq_tile(bwd_run *x, const flex__task *t, const bwd_scratch *s, flex__scores *f,
-                    int64_t tile, int full) {
+/* A key tile that is visible in part, strip by strip. Through a score expression every cell of the tile has its raw product. */
+static void dq_partial(bwd_run *x, const flex__task *t, const bwd_scratch *s, flex__scores *f,
+                       float *k, const float *v, int64_t k0, int64_t nk) {
     const flex_plan *p = x->p;
-    const flex_problem *q = &p->p;
-    const tileops *ops = p->ops;
-    int64_t k0 = tile * q->tile_kv, nk = flex__min(q->tile_kv, q->kv_len - k0),
-            cols = t->heads * t->pad;
-    float *k = (float *)flex__rows(ops, &x->io->k, t->b, t->kv_head, k0, nk, q->dim, s->a, !full);
-    const float *v = flex__rows(ops, &x->io->v, t->b, t->kv_head, k0, nk, q->v_dim, s->b, 0);
-    flex__times_panels(ops, k, nk, q->dim, s->panels, cols, s->s, cols);
-    flex__times_panels(ops, v, nk, q->v_dim, s->panels_o, cols, s->dp, cols);
-    tile_scores sc = {.s = s->s,
-                      .dp = s->dp,
-                      .ld = cols,
-                      .rows = nk,
-                      .cols = cols,
-                      .scale = q->scale,
-                      .lse = s->lse,
-                      .delta = s->delta};
-    if (!full) flex__mask_tile_t(p, t, k0, nk, s->mask, s->mask_t, s->expr, &x->left);
+    const int64_t cols = t->heads * t->pad, dim = p->p.dim, v_dim = p->p.v_dim;
+    flex__strip c;
+    flex__mask_tile_t(p, t, k0, nk, s->mask, s->mask_t, s->expr, &x->left);
     if (p->grad) {
-        dq_through_score(t, s, f, k0, nk, full ? NULL : s->mask_t);
-    } else if (full) {
-        ops->grad_cols(&sc);
-    } else {
-        sc.cols = t->pad;
-        sc.mask = s->mask_t;
-        sc.ldm = t->pad;
-        for (int64_t g = 0; g < t->heads; g++) {
-            ops->grad_cols(&sc);
-            sc.s += t->pad, sc.dp += t->pad, sc.lse += t->pad, sc.delta += t->pad;
-        }
+        flex__times_panels(p->ops, k, nk, dim, s->panels, cols, s->s, cols);
+        flex__times_panels(p->ops, v, nk, v_dim, s->panels_o, cols, s->dp, cols);
+        dq_through_score(t, s, f, k0, nk, s->mask_t);
+    }
+    for (int64_t at = 0; !p->grad && at < cols; at += c.width) {
+        c = flex__strip_at(t, at, nk, s->mask_t);
+        flex__strip_times_panels(p->ops, &c, k, dim, s->panels, cols, s->s);
+        flex__strip_times_panels(p->ops, &c, v, v_dim, s->panels_o, cols, s->dp);
+        const tile_scores sc = {.s = s->s + c.lo * cols + at,
+                                .dp = s->dp + c.lo * cols + at,
+                                .ld = cols,
+                                .rows = c.hi - c.lo,
+                                .cols = c.width,
+                                .mask = s->mask_t + c.lo * t->pad + c.i,
+                                .ldm = t->pad,
+                                .scale = p->p.scale,
+                                .lse = s->lse + at,
+                                .delta = s->delta + at};
+        p->ops->grad_cols(&sc);
     }
     const flex__masked_mm mm = {.heads = t->heads,
                                 .m = t->n,
-                                .n = q->dim,
+                                .n = dim,
                                 .k = nk,
                                 .a = s->s,
                                 .sak = cols,
                                 .a_head = t->pad,
                                 .b = k,
                                 .c = s->acc,
-                                .c_head = t->n * q->dim,
-                                .mask = full ? NULL : s->mask_t,
+                                .c_head = t->n * dim,
+                                .mask = s->mask_t,
                                 .sk = t->pad};
-    flex__mm_masked(ops, &mm);
+    flex__take_out(p->ops, &mm);
+    for (int64_t at = 0; at < cols; at += c.width) {
+        c = flex__strip_at(t, at, nk, s->mask_t);
+        flex__strip_into(p->ops, &c, s->s, cols, k, dim, t->n, s->acc);
+    }
+}
+
+static void dq_full(const flex_plan *p, const flex__task *t, const bwd_scratch *s, flex__scores *f,
+                    const float *k, const float *v, int64_t k0, int64_t nk) {
+    const int64_t cols = t->heads * t->pad;
+    flex__times_panels(p->ops, k, nk, p->p.dim, s->panels, cols, s->s, cols);
+    flex__times_panels(p->ops, v, nk, p->p.v_dim, s->panels_o, cols, s->dp, cols);
+    const tile_scores sc = {.s = s->s,
+                            .dp = s->dp,
+                            .ld = cols,
+                            .rows = nk,
+                            .cols = cols,
+                            .scale = p->p.scale,
+                            .lse = s->lse,
+                            .delta = s->delta};
+    if (p->grad)
+        dq_through_score(t, s, f, k0, nk, NULL);
+    else
+        p->ops->grad_cols(&sc);
+    for (int64_t g = 0; g < t->heads; g++) {
+        const flex__strip c = {.x = g * t->pad, .width = t->pad, .g = g, .hi = nk};
+        flex__strip_into(p->ops, &c, s->s, cols, k, p->p.dim, t->n, s->acc);
+    }
+}
+
+static void dq_tile(bwd_run *x, const flex__task *t, const bwd_scratch *s, flex__scores *f,
+                    int64_t tile, int full) {
+    const flex_plan *p = x->p;
+    const flex_problem *q = &p->p;
+    const int64_t k0 = tile * q->tile_kv, nk = flex__min(q->tile_kv, q->kv_len - k0);
+    const float *k = flex__rows(p->ops, &x->io->k, t->b, t->kv_head, k0, nk, q->dim, s->a, !full);
+    const float *v = flex__rows(p->ops, &x->io->v, t->b, t->kv_head, k0, nk, q->v_dim, s->b, 0);
+    if (full)
+        dq_full(p, t, s, f, k, v, k0, nk);
+    else
+        dq_partial(x, t, s, f, s->a, v, k0, nk); /* k is the copy: rows may be taken out of it */
 }
 
 static void dq_task(bwd_run *x, int64_t index, const bwd_scratch *s, const expr_score_sums *sums) {
@@ -218,38 +253,64 @@ static void dq_task(bwd_run *x, int64_t index, const bwd_scratch *s, const expr_
 
 /* ---- column tasks: dK and dV ---- */
 
-/* One head's query tile against the packed key tile. */
-static void dkv_head(bwd_run *x, const flex__task *t, const bwd_scratch *s, flex__scores *f,
-                     int64_t h, int64_t q0, int64_t nq, int full) {
-    const flex_plan *p = x->p;
-    const flex_problem *q = &p->p;
-    const tileops *ops = p->ops;
-    float *rows = (float *)flex__rows(ops, &x->io->q, t->b, h, q0, nq, q->dim, s->a, !full);
-    float *rows_o = (float *)flex__rows(ops, &x->io->d_o, t->b, h, q0, nq, q->v_dim, s->b, !full);
-    flex__times_panels(ops, rows, nq, q->dim, s->panels, t->pad, s->s, t->pad);
-    flex__times_panels(ops, rows_o, nq, q->v_dim, s->panels_o, t->pad, s->dp, t->pad);
-    load_rows(x, t->b, h, q0, nq, nq, s->lse, s->delta);
-    const tile_scores sc = {.s = s->s,
-                            .dp = s->dp,
+/* Keys of a column task that are done at a time: a strip, or a whole panel where all is visible. */
+static flex__strip keys_at(const flex__task *t, int64_t at, int64_t nq, const uint8_t *mask) {
+    if (mask) return flex__strip_at(t, at, nq, mask);
+    return (flex__strip){.x = at, .i = at, .width = flex__min(TILE_PANEL, t->pad - at), .hi = nq};
+}
+
+/* Products of one head's query tile with the packed key tile, and through P to dS, in the strip's cells. */
+static void dkv_strip(const flex_plan *p, const flex__task *t, const bwd_scratch *s,
+                      const flex__strip *c, const float *rows, const float *rows_o,
+                      const uint8_t *mask) {
+    flex__strip_times_panels(p->ops, c, rows, p->p.dim, s->panels, t->pad, s->s);
+    flex__strip_times_panels(p->ops, c, rows_o, p->p.v_dim, s->panels_o, t->pad, s->dp);
+    const tile_scores sc = {.s = s->s + c->lo * t->pad + c->x,
+                            .dp = s->dp + c->lo * t->pad + c->x,
                             .ld = t->pad,
-                            .rows = nq,
-                            .cols = t->pad,
-                            .mask = full ? NULL : s->mask,
+                            .rows = c->hi - c->lo,
+                            .cols = c->width,
+                            .mask = mask ? mask + c->lo * t->pad + c->x : NULL,
                             .ldm = t->pad,
-                            .scale = q->scale,
-                            .lse = s->lse,
-                            .delta = s->delta};
+                            .scale = p->p.scale,
+                            .lse = s->lse + c->lo,
+                            .delta = s->delta + c->lo};
+    p->ops->grad_rows(&sc);
+}
+
+/* One head's query tile against the packed key tile: P in s, dS in dp. */
+static void dkv_scores(bwd_run *x, const flex__task *t, const bwd_scratch *s, flex__scores *f,
+                       int64_t h, int64_t q0, int64_t nq, const float *rows, const float *rows_o,
+                       const uint8_t *mask) {
+    const flex_plan *p = x->p;
+    flex__strip c;
+    load_rows(x, t->b, h, q0, nq, nq, s->lse, s->delta);
     if (p->grad) {
         const flex__score_tile tile = {.at = {t->b, h, q0, t->start, nq, t->n},
                                        .s = s->s,
                                        .dp = s->dp,
                                        .ld = t->pad,
-                                       .mask = sc.mask,
+                                       .mask = mask,
                                        .ldm = t->pad};
+        flex__times_panels(p->ops, rows, nq, p->p.dim, s->panels, t->pad, s->s, t->pad);
+        flex__times_panels(p->ops, rows_o, nq, p->p.v_dim, s->panels_o, t->pad, s->dp, t->pad);
         flex__scores_grad(f, &tile, t->pad, s->lse, s->delta);
-    } else {
-        ops->grad_rows(&sc);
+        return;
     }
+    for (int64_t at = 0; at < t->pad; at += c.width) {
+        c = keys_at(t, at, nq, mask);
+        dkv_strip(p, t, s, &c, rows, rows_o, mask);
+    }
+}
+
+static void dkv_head(bwd_run *x, const flex__task *t, const bwd_scratch *s, flex__scores *f,
+                     int64_t h, int64_t q0, int64_t nq, int full) {
+    const flex_problem *q = &x->p->p;
+    const tileops *ops = x->p->ops;
+    const uint8_t *mask = full ? NULL : s->mask;
+    float *rows = (float *)flex__rows(ops, &x->io->q, t->b, h, q0, nq, q->dim, s->a, !full);
+    float *rows_o = (float *)flex__rows(ops, &x->io->d_o, t->b, h, q0, nq, q->v_dim, s->b, !full);
+    dkv_scores(x, t, s, f, h, q0, nq, rows, rows_o, mask);
     flex__masked_mm mm = {.heads = 1,
                           .m = t->n,
                           .n = q->v_dim,
@@ -258,11 +319,17 @@ static void dkv_head(bwd_run *x, const flex__task *t, const bwd_scratch *s, flex
                           .sak = t->pad,
                           .b = rows_o,
                           .c = s->acc_v,
-                          .mask = sc.mask,
+                          .mask = mask,
                           .sk = t->pad};
-    flex__mm_masked(ops, &mm);
+    flex__take_out(ops, &mm);
     mm.n = q->dim, mm.a = s->dp, mm.b = rows, mm.c = s->acc;
-    flex__mm_masked(ops, &mm);
+    flex__take_out(ops, &mm);
+    flex__strip c;
+    for (int64_t at = 0; at < t->pad; at += c.width) {
+        c = keys_at(t, at, nq, mask);
+        flex__strip_into(ops, &c, s->s, t->pad, rows_o, q->v_dim, t->n, s->acc_v);
+        flex__strip_into(ops, &c, s->dp, t->pad, rows, q->dim, t->n, s->acc);
+    }
 }
 
 /* The column's runs for heads h0 .. h0+heads-1, which share them. */
@@ -353,6 +420,7 @@ static bwd_run start_run(const flex_plan *p, flex_io *io) {
 err flex_backward(const flex_plan *p, dev *d, flex_io *io) {
     const flex_problem *q = &p->p;
     if (p->reference) return flex_reference_backward(q, io);
+    if (dev_get_kind(d) == DEV_CUDA) return flex__on_device(p, d, io, 1);
     TRY(flex__check_io(q, io, 1));
     TRY(flex__check_sinks(q));
     if (p->row_tasks + p->col_tasks == 0 && !q->sinks && !p->sums.n_wanted) return ERR_OK;

@@ -250,7 +250,7 @@ err flex_cuda_plan_create(flex_cuda_plan **out, const flex_problem *problem, siz
     TRY(make_tables(p, a));
     if (q->mask) {
         expr_cuda_types(q->mask, q->env, p->mask_types);
-        p->check = p->mask.may_leave || q->blocks;
+        p->check = p->mask.may_leave; /* given lists know nothing of loads and say so */
     }
     TRY(plan_score(p, a));
     count_workspace(p);

@@ -33,5 +33,8 @@ struct flex_cuda_plan {
 
 /* The text of paged decode attention. */
 MUST_CHECK err flex_kernels__put_paged(dtype type, int64_t dim, str *out);
+/* Texts of block masks: the same leaves for all; cells of one mask, type by capture. */
+MUST_CHECK err flex_kernels__put_leaves(str *out);
+MUST_CHECK err flex_kernels__put_cells(const expr *mask, const dtype *type, str *out);
 
 #endif

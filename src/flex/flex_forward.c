@@ -68,39 +68,6 @@ static void through_score(const flex__task *t, const fwd_scratch *s, flex__score
     }
 }
 
-static void scores_of_strip(const flex_plan *p, const fwd_scratch *s, const float *k, int64_t cols,
-                            const flex__strip *c) {
-    const int64_t panel = c->x / TILE_PANEL * TILE_PANEL;
-    const tile_mm g = {.m = c->hi - c->lo,
-                       .n = c->width,
-                       .k = p->p.dim,
-                       .a = k + c->lo * p->p.dim,
-                       .sam = p->p.dim,
-                       .sak = 1,
-                       .b = s->panels + panel * p->p.dim + (c->x - panel),
-                       .ldb = flex__min(TILE_PANEL, cols - panel),
-                       .c = s->s + c->lo * cols + c->x,
-                       .ldc = cols};
-    p->ops->gemm(&g);
-}
-
-static void values_of_strip(const flex_plan *p, const flex__task *t, const fwd_scratch *s,
-                            const float *v, int64_t cols, const flex__strip *c) {
-    const int64_t dim = p->p.v_dim;
-    const tile_mm g = {.m = flex__min(c->width, t->n - c->i),
-                       .n = dim,
-                       .k = c->hi - c->lo,
-                       .a = s->s + c->lo * cols + c->x,
-                       .sam = 1,
-                       .sak = cols,
-                       .b = v + c->lo * dim,
-                       .ldb = dim,
-                       .c = s->o + (c->g * t->n + c->i) * dim,
-                       .ldc = dim,
-                       .add = 1};
-    if (g.m > 0 && g.k > 0) p->ops->gemm(&g);
-}
-
 static void scale_output(const flex_plan *p, const flex__task *t, const fwd_scratch *s) {
     const int64_t dim = p->p.v_dim;
     for (int64_t g = 0; g < t->heads; g++)
@@ -120,7 +87,7 @@ static void partial_tile(fwd_run *x, const flex__task *t, const fwd_scratch *s, 
     flex__strip c;
     for (int64_t at = 0; at < cols; at += c.width) {
         c = flex__strip_at(t, at, nk, s->mask_t);
-        if (!p->grad && c.lo < c.hi) scores_of_strip(p, s, k, cols, &c);
+        if (!p->grad) flex__strip_times_panels(p->ops, &c, k, p->p.dim, s->panels, cols, s->s);
         const tile_scores sc = {.s = s->s + c.lo * cols + at,
                                 .ld = cols,
                                 .rows = c.hi - c.lo,
@@ -149,7 +116,7 @@ static void partial_tile(fwd_run *x, const flex__task *t, const fwd_scratch *s, 
     flex__take_out(p->ops, &mm);
     for (int64_t at = 0; at < cols; at += c.width) {
         c = flex__strip_at(t, at, nk, s->mask_t);
-        values_of_strip(p, t, s, v, cols, &c);
+        flex__strip_into(p->ops, &c, s->s, cols, v, p->p.v_dim, t->n, s->o);
     }
 }
 
@@ -277,6 +244,7 @@ static err forward_task(void *ctx, int64_t task, int thread) {
 
 err flex_forward(const flex_plan *p, dev *d, flex_io *io) {
     if (p->reference) return flex_reference_forward(&p->p, io);
+    if (dev_get_kind(d) == DEV_CUDA) return flex__on_device(p, d, io, 0);
     TRY(flex__check_io(&p->p, io, 0));
     if (p->row_tasks == 0) return ERR_OK;
     if (!io->workspace || (uintptr_t)io->workspace % 64)

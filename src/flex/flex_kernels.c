@@ -27,6 +27,9 @@ DEVICE_TEXT(flex_kernels__captures_cu, "flex_captures.cu");
 DEVICE_TEXT(flex_kernels__check_cu, "flex_check.cu");
 DEVICE_TEXT(flex_kernels__paged_args, "paged_args.h");
 DEVICE_TEXT(flex_kernels__paged_cu, "paged.cu");
+DEVICE_TEXT(flex_kernels__blockmask_args, "blockmask_args.h");
+DEVICE_TEXT(flex_kernels__blockmask_leaves_cu, "blockmask_leaves.cu");
+DEVICE_TEXT(flex_kernels__blockmask_cells_cu, "blockmask_cells.cu");
 
 static err put(str *out, const char *text) { return str_add(out, text, strlen(text)); }
 
@@ -122,4 +125,17 @@ err flex_kernels__put_paged(dtype type, int64_t dim, str *out) {
     TRY(put(out, flex_kernels__common));
     TRY(put(out, flex_kernels__paged_args));
     return put(out, flex_kernels__paged_cu);
+}
+
+err flex_kernels__put_leaves(str *out) {
+    TRY(expr_cuda_prelude(out));
+    TRY(put(out, flex_kernels__blockmask_args));
+    return put(out, flex_kernels__blockmask_leaves_cu);
+}
+
+err flex_kernels__put_cells(const expr *mask, const dtype *type, str *out) {
+    TRY(expr_cuda_prelude(out));
+    TRY(put(out, flex_kernels__blockmask_args));
+    TRY(expr_cuda_mask(out, mask, type));
+    return put(out, flex_kernels__blockmask_cells_cu);
 }

@@ -55,6 +55,9 @@ int flex__is_first(flex__left *f, const int64_t cell[4]);
 MUST_CHECK err flex__check_problem(const flex_problem *p);
 MUST_CHECK err flex__check_io(const flex_problem *p, const flex_io *io, int backward);
 
+/* The same runs on a CUDA device, copies included; no workspace is used. */
+MUST_CHECK err flex__on_device(const flex_plan *p, dev *d, flex_io *io, int backward);
+
 /* Address of row (b, h, l). */
 static inline const void *flex__at(const flex_view *v, int64_t b, int64_t h, int64_t l) {
     return (const char *)v->data +
@@ -104,8 +107,15 @@ typedef struct flex__strip {
     int64_t g, i;     /* head in the task, first query row */
     int64_t lo, hi;   /* keys of the tile; lo = hi: none */
 } flex__strip;
-/* The strip that begins at column x. mask: [nk, pad], NULL: all of the tile. */
+/* The strip that begins at column x. mask: [nk, pad], NULL: all of the tile. Backward's column tasks have keys along columns and
+ * nk queries along rows. */
 flex__strip flex__strip_at(const flex__task *t, int64_t x, int64_t nk, const uint8_t *mask);
+/* S[lo..hi, x..x+width] = A[lo..hi, k] times the strip's columns of the panels. S has pad columns, as have the panels. */
+void flex__strip_times_panels(const tileops *ops, const flex__strip *c, const float *a, int64_t k,
+                              const float *panels, int64_t pad, float *s);
+/* C[i.., n] of the strip's head += S^T B[lo..hi, n]. s: [.., cols]; rows: of one head in C. */
+void flex__strip_into(const tileops *ops, const flex__strip *c, const float *s, int64_t cols,
+                      const float *b, int64_t n, int64_t rows, float *to);
 /* Query rows of a row task's heads, side by side (head g at column g*pad), packed. rows: room for [heads*pad, dim]. */
 void flex__pack_queries(const flex_plan *p, const flex_view *v, const flex__task *t, int64_t dim,
                         float *rows, float *panels);
@@ -174,8 +184,7 @@ static inline void *flex__carve(flex__carver *c, int64_t bytes) {
 }
 
 /* Products C[m, n] += A B, one for each of heads heads, over cells that a mask hides one by one; B is shared by the
- * heads and is the caller's own copy. Rows of B that are not finite are taken out and added for the cells that see
- * them alone, so that 0 * NaN never happens. A(i, k) = a[i + k*sak]; cell (i, k) is seen when mask[i + k*sk]. */
+ * heads and is the caller's own copy. A(i, k) = a[i + k*sak]; cell (i, k) is seen when mask[i + k*sk]. */
 typedef struct flex__masked_mm {
     int64_t heads, m, n, k;
     const float *a;
@@ -186,8 +195,8 @@ typedef struct flex__masked_mm {
     const uint8_t *mask; /* NULL: all seen, B is not changed */
     int64_t sk;
 } flex__masked_mm;
-void flex__mm_masked(const tileops *ops, const flex__masked_mm *g);
-/* Its first half: what must be done before any product with B. */
+/* What must be done before any of the products: rows of B that are not finite are added for the cells that see them alone and
+ * made zero, so that 0 * NaN never happens. */
 void flex__take_out(const tileops *ops, const flex__masked_mm *g);
 
 #endif

@@ -131,6 +131,38 @@ flex__strip flex__strip_at(const flex__task *t, int64_t x, int64_t nk, const uin
     return s;
 }
 
+void flex__strip_times_panels(const tileops *ops, const flex__strip *c, const float *a, int64_t k,
+                              const float *panels, int64_t pad, float *s) {
+    const int64_t panel = c->x / TILE_PANEL * TILE_PANEL;
+    const tile_mm g = {.m = c->hi - c->lo,
+                       .n = c->width,
+                       .k = k,
+                       .a = a + c->lo * k,
+                       .sam = k,
+                       .sak = 1,
+                       .b = panels + panel * k + (c->x - panel),
+                       .ldb = flex__min(TILE_PANEL, pad - panel),
+                       .c = s + c->lo * pad + c->x,
+                       .ldc = pad};
+    if (g.m > 0) ops->gemm(&g);
+}
+
+void flex__strip_into(const tileops *ops, const flex__strip *c, const float *s, int64_t cols,
+                      const float *b, int64_t n, int64_t rows, float *to) {
+    const tile_mm g = {.m = flex__min(c->width, rows - c->i),
+                       .n = n,
+                       .k = c->hi - c->lo,
+                       .a = s + c->lo * cols + c->x,
+                       .sam = 1,
+                       .sak = cols,
+                       .b = b + c->lo * n,
+                       .ldb = n,
+                       .c = to + (c->g * rows + c->i) * n,
+                       .ldc = n,
+                       .add = 1};
+    if (g.m > 0 && g.k > 0) ops->gemm(&g);
+}
+
 void flex__pack_queries(const flex_plan *p, const flex_view *v, const flex__task *t, int64_t dim,
                         float *rows, float *panels) {
     for (int64_t g = 0; g < t->heads; g++) {
@@ -163,23 +195,5 @@ static void take_out(const flex__masked_mm *g, int64_t k) {
 void flex__take_out(const tileops *ops, const flex__masked_mm *g) {
     for (int64_t k = 0; g->mask && k < g->k; k++) {
         if (!ops->all_finite(g->b + k * g->n, g->n)) take_out(g, k);
-    }
-}
-
-void flex__mm_masked(const tileops *ops, const flex__masked_mm *g) {
-    flex__take_out(ops, g);
-    for (int64_t h = 0; h < g->heads; h++) {
-        const tile_mm mm = {.m = g->m,
-                            .n = g->n,
-                            .k = g->k,
-                            .a = g->a + h * g->a_head,
-                            .sam = 1,
-                            .sak = g->sak,
-                            .b = g->b,
-                            .ldb = g->n,
-                            .c = g->c + h * g->c_head,
-                            .ldc = g->n,
-                            .add = 1};
-        ops->gemm(&mm);
     }
 }

@@ -230,22 +230,36 @@ int mods_captures(const mod *m) {
     return n;
 }
 
+static const char *role_name(expr_role role) { return role == EXPR_MASK ? "mask" : "score"; }
+
 static err unknown(const char *name, expr_role role) {
+    const char *known[sizeof table / sizeof *table];
     str names = {0};
     err e = ERR_OK;
-    for (int i = 0; !e && i < mods_count(); i++)
-        if (table[i].role == role)
-            e = str_printf(&names, "%s%s", names.n ? ", " : "", table[i].name);
-    if (!e)
-        e = err_set(ERR_USAGE, "'%s' is no %s of the gallery; there are %s", name,
-                    role == EXPR_MASK ? "mask" : "score", names.s);
+    int n = 0;
+    for (int i = 0; !e && i < mods_count(); i++) {
+        if (table[i].role != role) continue;
+        e = str_printf(&names, "%s%s", n ? ", " : "", table[i].name);
+        known[n++] = table[i].name;
+    }
+    const char *near = str_nearest(name, known, n);
+    if (!e && near)
+        e = err_set(ERR_USAGE, "'%s' is no %s of the gallery; did you mean %s?", name,
+                    role_name(role), near);
+    else if (!e)
+        e = err_set(ERR_USAGE, "'%s' is no %s of the gallery; there are %s", name, role_name(role),
+                    names.s);
     str_free(&names);
     return e;
 }
 
 err mods_need(const mod **out, const char *name, expr_role role) {
-    *out = mods_find(name);
-    if (*out && (*out)->role == role) return ERR_OK;
+    const mod *m = mods_find(name);
     *out = NULL;
-    return unknown(name, role);
+    if (!m) return unknown(name, role);
+    if (m->role != role)
+        return err_set(ERR_USAGE, "'%s' is a %s of the gallery, and a %s is needed here", name,
+                       role_name(m->role), role_name(role));
+    *out = m;
+    return ERR_OK;
 }

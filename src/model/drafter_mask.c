@@ -4,6 +4,7 @@
  * sees nothing. A windowed layer also asks (anchor + slot) - kv < window of context keys; inside the block both
  * directions stay open. The documents of a row are contiguous, so one start per block says the document.
  * Layers of equal window share a plan. It knows nothing of weights. */
+#include "flex/blockmask_cuda.h"
 #include "flex/flex_cuda_run.h"
 #include "model/drafter_acts.h"
 #include <inttypes.h>
@@ -75,6 +76,7 @@ static err visit_mask(int w, const drafter_config *c, dtype type, size_t shared,
                             .env = &env};
     err e = flex_cuda_plan_create(&plan, &p, shared, a);
     if (!e) e = flex_cuda_each(plan, 1, visit, ctx);
+    if (!e) e = blockmask_cuda_each(mask, &env, visit, ctx);
     expr_free(mask);
     return e;
 }

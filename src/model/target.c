@@ -4,6 +4,7 @@
  * the config and every weight as held, so the same model from a GGUF file and from a folder has one digest, and rounding
  * in another way has another. */
 #include "core/file.h"
+#include "flex/blockmask_cuda.h"
 #include "flex/flex_cuda_run.h"
 #include "flex/paged_cuda.h"
 #include "model/target_parts.h"
@@ -164,6 +165,7 @@ static err visit_rows(const target_config *c, dtype type, size_t shared, kernel_
                             .env = &env};
     err e = flex_cuda_plan_create(&plan, &p, shared, a);
     if (!e) e = flex_cuda_each(plan, 0, visit, ctx);
+    if (!e) e = blockmask_cuda_each(mask, &env, visit, ctx);
     expr_free(mask);
     return e;
 }

@@ -132,6 +132,11 @@ static int draw_bar(const layout *l, int y) {
     return y + 2 * LINE + GAP;
 }
 
+/* The first index of an axis that is labelled: the first cell, or the first multiple of a step that does not follow cells. */
+static int64_t first_tick(int64_t from, int64_t per_cell, int64_t step) {
+    return step % per_cell == 0 && per_cell > 1 ? 0 : (step - from % step) % step;
+}
+
 /* Pixels from the plot's edge to index i: the middle of a cell that is one index and wide enough to show it. */
 static int place(int64_t i, int64_t step, int cell) {
     return (int)((double)i * cell / (double)step) + (step == 1 && cell >= GRID_FROM ? cell / 2 : 0);
@@ -140,20 +145,20 @@ static int place(int64_t i, int64_t step, int cell) {
 static void draw_axes(const layout *l, int x, int y) {
     const tile_map *m = l->m;
     char s[32];
-    int widest = picture_text_width(SCALE, str_thousands(m->kv_len, s));
+    int widest = picture_text_width(SCALE, str_thousands(m->kv0 + m->kv_len, s));
     int64_t step = tick_step(m->kv_step, l->cell_w, widest + 2 * LETTER);
-    for (int64_t i = 0; i < m->kv_len; i += step) {
+    for (int64_t i = first_tick(m->kv0, m->kv_step, step); i < m->kv_len; i += step) {
         int at = x + place(i, m->kv_step, l->cell_w);
         picture_fill(l->p, at, y - TICK, 1, TICK, ink);
-        str_thousands(i, s);
+        str_thousands(m->kv0 + i, s);
         picture_text(l->p, at - picture_text_width(SCALE, s) / 2, y - TICK - 2 - HIGH, SCALE, ink,
                      s);
     }
     step = tick_step(m->q_step, l->cell_h, 1.7 * LINE);
-    for (int64_t i = 0; i < m->q_len; i += step) {
+    for (int64_t i = first_tick(m->q0, m->q_step, step); i < m->q_len; i += step) {
         int at = y + place(i, m->q_step, l->cell_h);
         picture_fill(l->p, x - TICK, at, TICK, 1, ink);
-        str_thousands(i, s);
+        str_thousands(m->q0 + i, s);
         picture_text(l->p, x - TICK - 4 - picture_text_width(SCALE, s), at - HIGH / 2, SCALE, ink,
                      s);
     }
@@ -198,7 +203,8 @@ static void lay_out(layout *l, const tile_map *m) {
     if (m->cols && cell * m->cols < LINE) l->cell_w = (LINE + m->cols - 1) / m->cols;
     l->plot_w = l->cell_w * m->cols;
     l->plot_h = l->cell_h * m->rows;
-    l->left = HIGH + LETTER + picture_text_width(SCALE, str_thousands(m->q_len, s)) + TICK + 4;
+    l->left =
+        HIGH + LETTER + picture_text_width(SCALE, str_thousands(m->q0 + m->q_len, s)) + TICK + 4;
     l->top = 3 * LINE + TICK;
     l->across = m->panels <= 3 ? m->panels : (m->panels + 1) / 2;
     if (l->across < 1) l->across = 1;
@@ -233,12 +239,12 @@ static int64_t text_step(int64_t per_cell, double cells) {
 /* Labels of the kv axis above the columns that hold their index. */
 static err text_axis(const tile_map *m, int left, int repeat, str *out) {
     char s[32];
-    int used = 0, widest = (int)strlen(str_thousands(m->kv_len, s));
+    int used = 0, widest = (int)strlen(str_thousands(m->kv0 + m->kv_len, s));
     int64_t step = text_step(m->kv_step, (double)(widest + 3) / repeat);
     TRY(str_printf(out, "%*s kv\n%*s ", left, "", left, ""));
-    for (int64_t i = 0; i < m->kv_len; i += step) {
+    for (int64_t i = first_tick(m->kv0, m->kv_step, step); i < m->kv_len; i += step) {
         int at = (int)(i / m->kv_step) * repeat;
-        if (at + (int)strlen(str_thousands(i, s)) > m->cols * repeat && i) break;
+        if (at + (int)strlen(str_thousands(m->kv0 + i, s)) > m->cols * repeat && i) break;
         TRY(str_printf(out, "%*s%s", at - used, "", s));
         used = at + (int)strlen(s);
     }
@@ -255,9 +261,9 @@ err tile_map_text(const tile_map *m, int panel, int width, str *out) {
     static const char *const shade[TILE_MAP_MASK_COLOURS] = {" ", "\u2591", "\u2588", " "};
     const uint8_t *cell = m->cell + (size_t)panel * (size_t)m->rows * (size_t)m->cols;
     char s[32];
-    int left = (int)strlen(str_thousands(m->q_len, s)) + 3;
+    int left = (int)strlen(str_thousands(m->q0 + m->q_len, s)) + 3;
     int repeat = m->cols * 2 + left + 2 <= width ? 2 : 1; /* two columns are about one line high */
-    int64_t step = text_step(m->q_step, 4), next = 0;
+    int64_t step = text_step(m->q_step, 4), next = first_tick(m->q0, m->q_step, step);
     if (!m->rows || !m->cols) return ERR_OK;
     if (m->title && m->title[panel]) TRY(str_printf(out, "%s\n", m->title[panel]));
     TRY(text_axis(m, left, repeat, out));
@@ -265,7 +271,7 @@ err tile_map_text(const tile_map *m, int panel, int width, str *out) {
     for (int i = 0; i < m->rows; i++) {
         int named = next < m->q_len && next < (i + 1) * m->q_step;
         TRY(str_printf(out, "%-2s%*s\u2502", i == 0 ? "q" : "", left - 2,
-                       named ? str_thousands(next, s) : ""));
+                       named ? str_thousands(m->q0 + next, s) : ""));
         if (named) next += step;
         for (int j = 0; j < m->cols; j++)
             for (int k = 0; k < repeat; k++) {

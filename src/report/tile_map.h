@@ -24,6 +24,7 @@ typedef struct tile_map_key {
 typedef struct tile_map {
     const char *caption; /* lines; long ones are wrapped */
     int64_t q_len, kv_len;
+    int64_t q0, kv0;          /* what the axes begin with */
     int64_t q_step, kv_step;  /* queries and keys per cell */
     int rows, cols, panels;   /* rows = ceil(q_len / q_step), cols alike */
     const uint8_t *cell;      /* [panels, rows, cols] */

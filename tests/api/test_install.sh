@@ -11,7 +11,7 @@ strict='-std=c11 -O2 -Wall -Wextra -Wpedantic -Wconversion -Wno-sign-conversion 
 names='header_compiles_alone library_exports_what_the_header_declares library_needs_what_it_declares
  examples_run_against_the_shared_library examples_run_against_the_static_library staged_install_is_found_by_pkg_config
  header_works_from_cxx readme_commands_work runs_allocate_nothing
- memory_that_cannot_be_had_is_told'
+ memory_that_cannot_be_had_is_told numbers_have_a_point_in_every_locale'
 if nm -D "$program" 2>/dev/null | grep -qE '__(asan|tsan)_init'; then
     for n in $names; do echo "skip $n"; done
     exit 0
@@ -190,6 +190,35 @@ no_memory() {
     grep -E '^out of memory: .* [0-9]{5,} .*bytes' "$dir/said"
 }
 
+# A program that has set a locale with a decimal comma.
+# shellcheck disable=SC2046,SC2086
+other_locale() {
+    cat >"$dir/comma.c" <<'C'
+#include <locale.h>
+#include <paceline/flex.h>
+#include <stdio.h>
+int main(void) {
+    const pl_shape shape = {sizeof shape, 1, 1, 1, 8, 8, 8, 8};
+    char text[8];
+    pl_problem *problem;
+    pl_mask *mask;
+    pl_mask_info info = {.size = sizeof info};
+    if (!setlocale(LC_ALL, "de_DE.UTF-8")) return 3;
+    snprintf(text, sizeof text, "%.1f", 0.5);
+    if (text[1] != ',' || pl_problem_create(&problem, &shape, PL_F32)) return 4;
+    if (pl_problem_mask(problem, "float(q) * 0.25 >= 1.75e0")) return 5;
+    if (pl_mask_create(&mask, problem, NULL)) printf("%s\n", pl_error_text());
+    if (pl_mask_get_info(mask, &info) || info.partial != 1) return 6;
+    pl_mask_free(mask);
+    pl_problem_free(problem);
+    snprintf(text, sizeof text, "%.1f", 0.5);
+    return text[1] == ',' ? 0 : 7; /* and it is set still */
+}
+C
+    "$cc" $strict "$dir/comma.c" $(pc --cflags --libs paceline) -o "$dir/comma"
+    LOCPATH=$dir/locales LD_LIBRARY_PATH=$prefix/lib "$dir/comma"
+}
+
 check header_compiles_alone header_alone
 check library_exports_what_the_header_declares exports
 check library_needs_what_it_declares needs
@@ -201,3 +230,9 @@ if [ -n "$cxx" ]; then check header_works_from_cxx from_cxx; else echo 'skip hea
 check readme_commands_work readme
 check runs_allocate_nothing no_allocations
 check memory_that_cannot_be_had_is_told no_memory
+mkdir "$dir/locales"
+if localedef -i de_DE -f UTF-8 "$dir/locales/de_DE.UTF-8" 2>/dev/null; then
+    check numbers_have_a_point_in_every_locale other_locale
+else
+    echo 'skip numbers_have_a_point_in_every_locale'
+fi

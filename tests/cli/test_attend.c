@@ -148,6 +148,17 @@ static void values_are_refused_with_the_cell(void **state) {
     expect(1, "sinks are floats");
     RUN(NULL, "attend", "--random", "1,1,1,8,8,8", "--sinks", "sink");
     expect(2, "needs --in");
+    ATTEND("--sinks", "sink", "--let", "sinks=0.5", "--score", "s * sinks", "--backward");
+    expect(2, "would both be written as d_sinks");
+    ATTEND("--sinks", "sink", "--let", "sinks=0.5", "--score", "s * sinks");
+    expect(0, "mean lse");
+    ATTEND("--mask", "q != 3", "--scale", "1e38", "--score-mod", "casual");
+    expect(2, "'casual' is no score of the gallery");
+    ATTEND("--score-mod", "causal");
+    expect(2, "'causal' is a mask of the gallery, and a score is needed here");
+    ATTEND("--mask", "b == 1 && h > 0 && q > 4", "--scale", "3e38");
+    expect(0, "scores are not finite in ");
+    assert_non_null(strstr(r.text, " of 560 rows, first b 1, h 1, q 5; look for NaN"));
 }
 
 int main(void) {

@@ -84,10 +84,14 @@ static void usage_errors_have_code_2(void **state) {
     expect(2, "either --prompt P or --chat");
     RUN("attend", "--random", "1,2,1,8,8");
     expect(2, "six numbers");
-    RUN("probe", "--target", target, "--in", "a", "--out", "b", "--device", "cuda:0");
-    expect(2, "--device cuda:0: this command computes on the CPU alone");
     RUN("attend", "--random", "1,2,1,8,8,16", "--device", "gpu");
     expect(2, "it is spelled cpu or cuda:N");
+    RUN("probe", "--target", target, "--in", "a", "--out", at("b"), "--device", "cuda");
+    expect(2, "it is spelled cpu or cuda:N");
+    RUN("mask", "q >= kv", "--q", "10", "--kv", "10", "--device", "cuda:x");
+    expect(2, "it is spelled cpu or cuda:N");
+    RUN("mask", "--import", "a", "--device", "cuda:0");
+    expect(2, "--device cuda:0 builds tiles and --import takes them from a file");
 }
 
 static void masks_point_at_the_fault(void **state) {
@@ -101,7 +105,11 @@ static void masks_point_at_the_fault(void **state) {
     RUN("mask", "q >= kv", "--mod", "causal", "--q", "10", "--kv", "10");
     expect(2, "choose one");
     RUN("mask", "--mod", "casual", "--q", "10", "--kv", "10");
-    expect(2, "'casual' is no mask of the gallery");
+    expect(2, "'casual' is no mask of the gallery; did you mean causal?");
+    RUN("mask", "--mod", "softcap", "--q", "10", "--kv", "10");
+    expect(2, "'softcap' is a score of the gallery, and a mask is needed here");
+    RUN("mask", "--mod", "alibaba", "--q", "10", "--kv", "10");
+    expect(2, "there are noop, causal");
     RUN("mask", "q >= kv", "--q", "300", "--kv", "300", "--export", at("tiles.safetensors"));
     assert_true(r.code == 0 && strstr(r.text, "3 empty, 3 partial, 3 full"));
     RUN("mask", "--import", at("tiles.safetensors"));

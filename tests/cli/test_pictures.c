@@ -127,6 +127,13 @@ static void the_map_is_text(void **state) {
     expect(0, "0 partial");
     RUN("mask", "q >= kv", "--q", "3", "--kv", "4", "--map", "--json");
     expect(2, "choose one");
+    /* Axes of a slice tell what the expression sees: by tiles from its first position on, by cells at round numbers. */
+    RUN("mask", "q >= kv", "--q", "256", "--kv", "256", "--map", "--q0", "5000", "--kv0", "4990");
+    expect(0, "         4,990\n        ┌────┐\nq  5,000│░░░░│\n        │██░░│\n");
+    RUN("mask", "q >= kv", "--q", "3", "--kv", "4", "--map", "--q0", "9", "--kv0", "8");
+    expect(0, "        10\n     ┌────────┐\nq    │████    │\n   10│██████  │\n");
+    RUN("mask", "q >= kv", "--q", "1", "--kv", "300", "--map");
+    expect(0, "a square stands for 1 x 128 cells");
     /* No more than 40 lines of cells, and 80 columns of three bytes at most. */
     RUN("mask", "q >= kv", "--q", "1000000", "--kv", "5000", "--map");
     expect(0, "a square stands for");

@@ -207,9 +207,12 @@ static void a_recipe_names_its_kernels(void **state) {
     RUN("warmup", recipe, "--arch", "sm_80", "--json");
     json_t *j = answer(0);
     const int n = number(j, "entries");
-    assert_int_equal(named(j, "head sizes 8 and 8") + named(j, "head size 8"), n - 1);
+    assert_int_equal(
+        named(j, "head sizes 8 and 8") + named(j, "head size 8") + named(j, "block masks"), n - 1);
     assert_int_equal(named(j, "attention forward"), 2); /* the target's mask and the drafter's */
     assert_int_equal(named(j, "gradients by keys"), 1);
+    assert_int_equal(named(j, "cells of a mask"), 2);
+    assert_int_equal(named(j, "leaves of arrays"), 1);
     assert_int_equal(named(j, "paged attention"), 1);
     json_decref(j);
     with("PACELINE_NO_COMPILE=1");
@@ -224,7 +227,7 @@ static void a_recipe_names_its_kernels(void **state) {
     RUN("warmup", recipe, "drafter.sliding_window=32", "--arch", "sm_80", "--json");
     j = answer(0);
     assert_int_equal(number(j, "compiled"),
-                     3); /* forward and both gradients of the window's mask */
+                     4); /* forward, both gradients and the cells of the window's mask */
     json_decref(j);
     RUN("warmup", recipe, "drafter.head_dim=20", "--arch", "sm_80");
     SAYS(1, "20", "multiple");

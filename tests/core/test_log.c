@@ -215,6 +215,10 @@ static void suggestions(void **state) {
     assert_null(str_nearest("tokenizer", keys, 5));
     assert_null(str_nearest("zz", keys, 5));
     assert_null(str_nearest("", keys, 5));
+    assert_string_equal(str_nearest("WARMUP", keys, 5), "warmup");
+    assert_string_equal(str_nearest("LR", keys, 5),
+                        "lr"); /* another word of two letters would not do */
+    assert_null(str_nearest("foo", (const char *const[]){"log", "for2"}, 2));
 }
 
 int main(void) {

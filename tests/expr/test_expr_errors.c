@@ -83,6 +83,10 @@ static void names(void **state) {
         {"frobnicate < 2",
          "mask, line 1, column 1: unknown name `frobnicate`; captured values have to be given by "
          "name, and the indices are b, h, q and kv\n  frobnicate < 2\n  ^"},
+        {"foo(q) < 2",
+         "mask, line 1, column 1: unknown name `foo`; captured values have to be given by "
+         "name, and the indices are b, h, q and kv\n  foo(q) < 2\n  ^"},
+        {"KV < 2", "mask, line 1, column 1: unknown name `KV`; did you mean `kv`?\n  KV < 2\n  ^"},
         {"let Blk = q // 2;\nblk < 3",
          "mask, line 2, column 1: unknown name `blk`; did you mean `Blk`?\n"
          "  blk < 3\n  ^"},
@@ -99,6 +103,12 @@ static void names(void **state) {
          "mask, line 1, column 9: unknown name `if`; write `c ? x : y`\n"
          "  q >= kv if q > 3 else q < 2\n          ^"},
         {"True", "mask, line 1, column 1: unknown name `True`; write `true`\n  True\n  ^"});
+    REFUSED(
+        EXPR_SCORE,
+        {"S * 2.0", "score, line 1, column 1: unknown name `S`; did you mean `s`?\n  S * 2.0\n  ^"},
+        {"blip * 2.0",
+         "score, line 1, column 1: unknown name `blip`; captured values have to be given by name, "
+         "the scaled logit is s, and the indices are b, h, q and kv\n  blip * 2.0\n  ^"});
 }
 
 static void types(void **state) {

@@ -31,8 +31,10 @@ static void every_entry_compiles(void **state) {
     }
     const mod *m;
     assert_ok(mods_need(&m, "dflash", EXPR_MASK));
-    assert_says(mods_need(&m, "alibi", EXPR_MASK), ERR_USAGE, "'alibi' is no mask", "natten_2d");
-    assert_says(mods_need(&m, "alibi2", EXPR_SCORE), ERR_USAGE, "'alibi2' is no score", "softcap");
+    assert_says(mods_need(&m, "alibi", EXPR_MASK), ERR_USAGE, "'alibi' is a score",
+                "a mask is needed");
+    assert_says(mods_need(&m, "alibi2", EXPR_SCORE), ERR_USAGE, "'alibi2' is no score",
+                "did you mean alibi?");
 }
 
 /* docs/LANGUAGE.md shows every entry as it is. */
