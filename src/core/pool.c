@@ -11,10 +11,9 @@
  * no signals, so they cannot be asked. */
 #include "core/pool.h"
 #include "core/arena.h"
+#include "core/thread.h"
 #include <errno.h>
-#include <pthread.h>
 #include <sched.h>
-#include <signal.h>
 #include <stdatomic.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -130,22 +129,14 @@ static void *worker_main(void *argument) {
     return NULL;
 }
 
-/* Workers take no signals: the program's main thread is to see them. Their stacks have a size of their own,
- * taken whole at the start: kernels keep packed blocks there, and a small `ulimit -s` must not end in a crash. */
 static err start_workers(pool *p) {
-    sigset_t all, before;
-    pthread_attr_t attr;
-    sigfillset(&all);
-    pthread_sigmask(SIG_SETMASK, &all, &before);
-    pthread_attr_init(&attr);
-    int failed = pthread_attr_setstacksize(&attr, POOL_STACK);
+    int failed = 0;
     for (int i = 0; i < p->threads - 1 && !failed; i++) {
         p->workers[i] = (worker){.owner = p, .index = i + 1};
-        failed = pthread_create(&p->workers[i].id, &attr, worker_main, &p->workers[i]);
+        failed = thread_start(&p->workers[i].id, POOL_STACK, THREAD_NO_SIGNALS, worker_main,
+                              &p->workers[i]);
         if (!failed) p->started++;
     }
-    pthread_attr_destroy(&attr);
-    pthread_sigmask(SIG_SETMASK, &before, NULL);
     if (!failed) return ERR_OK;
     errno = failed;
     return err_errno("thread %d of %d could not be started; ask for fewer threads", p->started + 2,
