@@ -137,7 +137,7 @@ $(BUILD)/tests/$1/%: $(BUILD)/obj/tests/$1/%.o $(support_lib) $(call archives,$1
 endef
 $(foreach f,$(FOLDERS),$(eval $(call folder_rules,$f)))
 
-# Tests of real GPUs reach everything; they are built with the others and run by gpu-test.
+# Tests of GPUs reach everything; `test` runs them on the device that tests/emu plays, gpu-test on a real one.
 $(BUILD)/tests/gpu/%: $(BUILD)/obj/tests/gpu/%.o $(support_lib) $(call archives,api)
 	@mkdir -p $(@D)
 	$(call short,link)
@@ -210,12 +210,25 @@ $(stubs): tests/interpose/$$(call stub_kind,$$@)_stub.c $(BUILD)/flags
 	$(call short,stub)
 	$(Q)$(CC) $(CSTD) $(OPT) $(WARN) $(call stub_flags,$(lastword $(subst _, ,$(basename $(notdir $@))))) -shared -fPIC \
 	  -Wl,-soname,$(soname_$(call stub_kind,$@)) -o $@ $<
-$(foreach t,cli/test_doctor cli/test_doctor_machine cli/test_libraries cli/test_warmup dev/test_dev_cuda dev/test_shared_lib dev/test_blas flex/test_flex_cuda_load,$(BUILD)/tests/$t): | $(stubs)
+$(foreach t,cli/test_doctor cli/test_doctor_machine cli/test_gpu_refusals cli/test_libraries cli/test_warmup dev/test_dev_cuda dev/test_shared_lib dev/test_blas flex/test_flex_cuda_load,$(BUILD)/tests/$t): | $(stubs)
 
-test: $(program) $(library) $(test_bins) $(gpu_bins) $(BUILD)/tests/interpose/count.so $(BUILD)/tests/cli/make_tiny ## all tests; ends with 'N passed, N failed, N skipped'
-	@PACELINE_PROGRAM=$(BUILD)/paceline tools/runtests.sh $(BUILD) $(test_bins) $(test_scripts)
+# A CUDA device played by the CPU: its driver, and an NVRTC that asks the host's C++ compiler. Never built with a sanitizer:
+# it switches stacks, and looks at each access itself.
+emulated := $(BUILD)/tests/emu/libcuda.so.1 $(BUILD)/tests/emu/libnvrtc.so.13
+$(BUILD)/tests/emu/libcuda.so.1: $(addprefix tests/emu/emu_,block.c warp.c memory.c driver.c)
+$(BUILD)/tests/emu/libnvrtc.so.13: tests/emu/emu_nvrtc.c
+$(emulated): tests/emu/emu.h tests/emu/emu_run.h $(BUILD)/flags
+	@mkdir -p $(@D)
+	$(call short,stub)
+	$(Q)$(CC) $(CSTD) -O3 $(WARN) -DEMU_FOLDER='"$(abspath tests/emu)"' -shared -fPIC -fvisibility=hidden \
+	  -Wl,-soname,$(@F) -o $@ $(filter %.c,$^) -ldl -lpthread
 
-gpu-test: $(program) $(gpu_bins) ## tests that need a GPU; each says "skipped" where there is none
+# Tests of GPUs use no matrix library, so they run where the others run with one.
+test: $(program) $(library) $(test_bins) $(gpu_bins) $(emulated) $(BUILD)/tests/interpose/count.so $(BUILD)/tests/cli/make_tiny ## all tests; ends with 'N passed, N failed, N skipped'
+	@PACELINE_PROGRAM=$(BUILD)/paceline EMULATED=$(abspath $(BUILD)/tests/emu) \
+	  tools/runtests.sh $(BUILD) $(test_bins) $(test_scripts) $(if $(filter none,$(PACELINE_BLAS)),,$(gpu_bins))
+
+gpu-test: $(program) $(gpu_bins) ## the tests of tests/gpu on a real GPU; each says "skipped" where there is none
 	@PACELINE_PROGRAM=$(BUILD)/paceline tools/runtests.sh $(BUILD) $(gpu_bins)
 
 SUBSET ?=

@@ -2,15 +2,18 @@
  *
  * Rates count 4 * D flops per head and visible cell forward and 2.5 times that backward (the usual rule, although our
  * backward does seven products where the rule counts five); cells are counted from the mask, not from the tiles that
- * are visited. The share is against gemm_f32 at 1536 x 1536 x 1536 on the same threads. Medians of several repeats.
- * Usage: bench_flex [THREADS] */
+ * are visited. The share is against gemm_f32 at 1536 x 1536 x 1536 on the same threads. Medians of several repeats, forward for
+ * itself first, as the baseline script does: backward between two of them would take inputs out of the caches.
+ * Usage: bench_flex [THREADS] [forward]; with forward, the cases of that script alone, forward, one line each. */
 #include "core/clock.h"
 #include "core/rng.h"
+#include "core/str.h"
 #include "dev/gemm.h"
 #include "flex/flex.h"
 #include "flex/paged.h"
 #include <stdio.h>
 #include <stdlib.h>
+#include <string.h>
 
 static void must(err e) {
     if (!e) return;
@@ -22,6 +25,8 @@ typedef struct bench {
     arena *memory;
     dev *d;
     double peak; /* flop/s of gemm_f32 */
+    int told;    /* the form of bf16 is printed */
+    int forward; /* the baseline script's forward cases alone */
 } bench;
 
 typedef struct mask_case {
@@ -87,6 +92,21 @@ static double visible_cells(const mask_case *m, const expr *e, const expr_env *e
     return n;
 }
 
+/* The plan's own words about its arithmetic. */
+static int tell_form(const flex_plan *plan) {
+    static const char *const before = "forward's products: ";
+    str text = {0};
+    must(flex_plan_explain(plan, &text));
+    const char *at = strstr(text.s, before);
+    if (at)
+        printf("bf16 forward: %.*s\n", (int)strcspn(at + strlen(before), "\n"),
+               at + strlen(before));
+    else
+        printf("bf16 forward: inputs widened, products in fp32\n");
+    str_free(&text);
+    return 1;
+}
+
 enum { REPEATS = 7 };
 
 static void attention(bench *b, const mask_case *m, dtype type, int64_t hq, int64_t hkv, int64_t L,
@@ -107,6 +127,7 @@ static void attention(bench *b, const mask_case *m, dtype type, int64_t hq, int6
                             .mask = e,
                             .env = &env};
     must(flex_plan_create(&plan, b->d, &p, b->memory));
+    if (type == DT_BF16 && !b->told) b->told = tell_form(plan);
     flex_io io = {.q = {type, drawn_as(b, type, hq * L * D), 0, L * D, D},
                   .k = {type, drawn_as(b, type, hkv * S * D), 0, S * D, D},
                   .v = {type, drawn_as(b, type, hkv * S * D), 0, S * D, D},
@@ -119,19 +140,26 @@ static void attention(bench *b, const mask_case *m, dtype type, int64_t hq, int6
     size_t f = flex_forward_workspace(plan, dev_threads(b->d)),
            w = flex_backward_workspace(plan, dev_threads(b->d));
     must(arena_alloc_raw(b->memory, f > w ? f : w, 1, &io.workspace));
-    double times[2][REPEATS], flop = 4.0 * (double)(hq * D) * visible_cells(m, e, &env, L, S);
-    for (int i = -2; i < 2 * REPEATS; i++) { /* the first of each warms up */
-        const double t = clock_seconds();
-        must(i & 1 ? flex_backward(plan, b->d, &io) : flex_forward(plan, b->d, &io));
-        if (i >= 0) times[i & 1][i / 2] = clock_seconds() - t;
+    const double flop = 4.0 * (double)(hq * D) * visible_cells(m, e, &env, L, S);
+    double median[2] = {0};
+    for (int back = 0; back < (b->forward ? 1 : 2); back++) {
+        double times[REPEATS];
+        for (int i = -2; i < REPEATS; i++) { /* the first ones warm up */
+            const double t = clock_seconds();
+            must(back ? flex_backward(plan, b->d, &io) : flex_forward(plan, b->d, &io));
+            if (i >= 0) times[i] = clock_seconds() - t;
+        }
+        qsort(times, REPEATS, sizeof *times, by_value);
+        median[back] = times[REPEATS / 2];
     }
-    for (int i = 0; i < 2; i++) qsort(times[i], REPEATS, sizeof **times, by_value);
-    const double median[2] = {times[0][REPEATS / 2], times[1][REPEATS / 2]};
-    printf("%-4s %-10s %3lld %3lld/%-2lld %5lld x %-5lld %9.2f %8.1f %6.0f%% %9.2f %8.1f %6.0f%%\n",
+    printf("%-4s %-10s %3lld %3lld/%-2lld %5lld x %-5lld %9.3f %8.1f %6.0f%%",
            type == DT_F32 ? "fp32" : "bf16", m->name, (long long)D, (long long)hq, (long long)hkv,
            (long long)L, (long long)S, median[0] * 1e3, flop / median[0] * 1e-9,
-           100 * flop / median[0] / b->peak, median[1] * 1e3, 2.5 * flop / median[1] * 1e-9,
-           250 * flop / median[1] / b->peak);
+           100 * flop / median[0] / b->peak);
+    if (!b->forward)
+        printf(" %9.2f %8.1f %6.0f%%", median[1] * 1e3, 2.5 * flop / median[1] * 1e-9,
+               250 * flop / median[1] / b->peak);
+    printf("\n");
     expr_free(e);
     arena_reset(b->memory, mark);
 }
@@ -185,20 +213,21 @@ static void all(bench *b, int32_t *anchor) {
     draft.value[0] = (expr_value){.type = DT_I32, .dim = {ANCHORS}, .data = anchor};
     printf("gemm_f32 %.1f GFLOP/s (%s, %s, %d threads)\n\n", b->peak * 1e-9, dev_blas_path(b->d),
            dev_isa_name(dev_get_isa(b->d)), dev_threads(b->d));
-    printf(
-        "     mask         D  heads       L x S       fwd ms  GFLOP/s  share   bwd ms  GFLOP/s  share\n");
+    printf("     mask         D  heads       L x S       fwd ms  GFLOP/s  share%s\n",
+           b->forward ? "" : "    bwd ms  GFLOP/s  share");
     window.value[0].scalar.i = 256;
     draft.value[1].scalar.i = 1024;
-    for (int i = 0; i < 64; i++) anchor[i] = 3 + 15 * i;
+    for (int i = 0; i < ANCHORS; i++) anchor[i] = 8 + 16 * i; /* 512 on average, as drawn ones */
     for (int i = 0; i < 2; i++) {
         const dtype type = i ? DT_BF16 : DT_F32;
-        attention(b, &full, type, 4, 4, 1024, 1024, 128);
-        attention(b, &full, type, 4, 4, 1024, 1024, 64);
+        if (!b->forward) attention(b, &full, type, 4, 4, 1024, 1024, 128);
+        if (!b->forward) attention(b, &full, type, 4, 4, 1024, 1024, 64);
         attention(b, &causal, type, 8, 8, 2048, 2048, 64);
         attention(b, &window, type, 8, 8, 4096, 4096, 64);
         attention(b, &draft, type, 8, 8, 1024, 2048, 64);
-        attention(b, &draft, type, 9, 3, 1024, 2048, 64);
+        if (!b->forward) attention(b, &draft, type, 9, 3, 1024, 2048, 64);
     }
+    if (b->forward) return;
     printf("\npaged attention, 9 query heads on 3, D 64\n rows   keys\n");
     for (int64_t rows = 1; rows <= 16; rows *= 4) {
         decoding(b, rows, 256);
@@ -207,7 +236,7 @@ static void all(bench *b, int32_t *anchor) {
 }
 
 int main(int argc, char **argv) {
-    bench b = {0};
+    bench b = {.forward = argc > 2 && !strcmp(argv[2], "forward")};
     const dev_config cfg = {.threads = argc > 1 ? atoi(argv[1]) : 0};
     int32_t *anchor;
     must(arena_create(&b.memory, "bench", 0));

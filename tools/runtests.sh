@@ -11,6 +11,8 @@ set -u
 build=$1
 shift
 limit=${TEST_TIMEOUT:-900}
+# Programs under tests/gpu find the CUDA libraries of this folder first, where one is named.
+emulated=${EMULATED:-}
 logs=$build/test-logs
 mkdir -p "$logs"
 passed=0 failed=0 skipped=0 bad=()
@@ -34,7 +36,9 @@ for t in "$@"; do
         [ $rc -eq 77 ] && rc=0
         ;;
     *)
-        timeout -k 5 "$limit" "$t" >"$log" 2>&1
+        with=()
+        [ -n "$emulated" ] && [ "${name%%/*}" = gpu ] && with=(env "LD_LIBRARY_PATH=$emulated${LD_LIBRARY_PATH:+:$LD_LIBRARY_PATH}")
+        ${with[@]+"${with[@]}"} timeout -k 5 "$limit" "$t" >"$log" 2>&1
         rc=$?
         p=$(count PASSED "$log") f=$(count FAILED "$log") s=$(count SKIPPED "$log")
         # cmocka leaves with the number of failures; without its closing line something ended early.

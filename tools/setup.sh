@@ -7,7 +7,7 @@
 set -eu
 
 needed=(
-    gcc make pkg-config libc6-dev binutils git ca-certificates   # the build
+    gcc g++ make pkg-config libc6-dev binutils git ca-certificates   # the build
     libcmocka-dev libjansson-dev libyaml-dev libpcre2-dev        # libraries
     libutf8proc-dev libzstd-dev libxxhash-dev libpng-dev
     clang libclang-rt-14-dev clang-format universal-ctags        # second compiler, fuzz, lint

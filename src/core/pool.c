@@ -3,9 +3,11 @@
  * The caller publishes a run (generation + 1), wakes the workers, and takes tasks itself from one atomic
  * counter. A worker that is awake enters the run and takes tasks too; when the tasks are gone the caller
  * closes the run and waits only for those that entered, so a tiny run never waits for a sleeper.
+ * Entering and leaving is one atomic word, the gate: all workers come at the same moment, and at a lock
+ * they would queue. The lock is for those that sleep and for failures.
  * Tasks start in order of their numbers: when task t fails, all lower ones have started and will
  * finish, so the failure with the lowest number is always seen, whatever the threads did.
- * An idle worker looks at the generation for some microseconds before it sleeps; with more threads
+ * An idle worker looks at the gate for some microseconds before it sleeps; with more threads
  * than CPUs it sleeps at once. No stealing, no nesting, no priorities.
  * What a thread works at it writes to a seat of its own, for whoever looks into a run that stands still: threads of a pool take
  * no signals, so they cannot be asked. */
@@ -21,7 +23,7 @@
 #include <time.h>
 #include <unistd.h>
 
-enum { TEXT_MAX = 2048, MAX_THREADS = 1024, SPINS = 1000, MAX_CPUS = 16384 };
+enum { TEXT_MAX = 2048, MAX_THREADS = 1024, SPINS = 2000, MAX_CPUS = 16384 };
 
 typedef struct worker {
     pool *owner;
@@ -42,18 +44,23 @@ struct pool {
     seat *seats;     /* [threads] */
     int started;
     pthread_mutex_t callers; /* held for a whole run */
-    pthread_mutex_t lock;    /* guards what follows up to the atomics */
-    pthread_cond_t wake, done;
-    int open, stop, sleeping;
+    /* Of a run; written while nobody is inside. */
     int64_t n;
     pool_task fn;
     void *ctx;
+    pthread_mutex_t lock; /* guards what follows up to the atomics */
+    pthread_cond_t wake, done;
+    int stop, sleeping;
     err code; /* of failed task `first_failed` */
     char text[TEXT_MAX];
     _Atomic int64_t next, first_failed;
-    _Atomic uint64_t generation;
-    atomic_int active; /* workers inside the run; changed under lock, read by the spinning caller */
+    _Atomic uint64_t
+        gate; /* generation of the run, whether it is open, how many workers are inside */
 };
+
+#define INSIDE     UINT64_C(0xffff) /* mask of the gate's count */
+#define OPEN       UINT64_C(0x10000)
+#define GENERATION UINT64_C(0x20000) /* one generation */
 
 static void relax(void) {
 #if defined(__x86_64__)
@@ -99,34 +106,58 @@ static void take_tasks(pool *p, int64_t n, pool_task fn, void *ctx, int thread) 
     atomic_store_explicit(&s->fn, 0, memory_order_relaxed);
 }
 
+/* Whether a run is open that is not the one of generation seen. */
+static int is_new(uint64_t gate, uint64_t seen) {
+    return (gate & OPEN) && gate / GENERATION != seen;
+}
+
+/* Enters a new run. */
+static int enter(pool *p, uint64_t *seen) {
+    uint64_t gate = atomic_load(&p->gate);
+    while (is_new(gate, *seen)) {
+        if (!atomic_compare_exchange_weak(&p->gate, &gate, gate + 1)) continue;
+        *seen = gate / GENERATION;
+        return 1;
+    }
+    return 0;
+}
+
+/* The last to leave a closed run tells the caller, who may sleep. */
+static void leave(pool *p) {
+    const uint64_t before = atomic_fetch_sub(&p->gate, 1);
+    if ((before & OPEN) || (before & INSIDE) != 1) return;
+    pthread_mutex_lock(&p->lock);
+    pthread_cond_signal(&p->done);
+    pthread_mutex_unlock(&p->lock);
+}
+
+/* Sleeps until there is a new run; 0: the pool ends. */
+static int wait_for_run(pool *p, uint64_t seen) {
+    pthread_mutex_lock(&p->lock);
+    while (!p->stop && !is_new(atomic_load(&p->gate), seen)) {
+        p->sleeping++;
+        pthread_cond_wait(&p->wake, &p->lock);
+        p->sleeping--;
+    }
+    const int go_on = !p->stop;
+    pthread_mutex_unlock(&p->lock);
+    return go_on;
+}
+
 static void *worker_main(void *argument) {
     worker *w = argument;
     pool *p = w->owner;
     uint64_t seen = 0;
     atomic_store(&p->seats[w->index].system_id, gettid());
     for (;;) {
-        for (int i = 0; i < p->spins && atomic_load(&p->generation) == seen; i++) relax();
-        pthread_mutex_lock(&p->lock);
-        while (!p->stop && (!p->open || atomic_load(&p->generation) == seen)) {
-            seen = atomic_load(&p->generation); /* a run that closed before we came is over */
-            p->sleeping++;
-            pthread_cond_wait(&p->wake, &p->lock);
-            p->sleeping--;
+        for (int i = 0; i < p->spins && !is_new(atomic_load(&p->gate), seen); i++) relax();
+        if (enter(p, &seen)) {
+            take_tasks(p, p->n, p->fn, p->ctx, w->index);
+            leave(p);
+        } else if (!wait_for_run(p, seen)) {
+            return NULL;
         }
-        if (p->stop) break;
-        seen = atomic_load(&p->generation);
-        int64_t n = p->n;
-        pool_task fn = p->fn;
-        void *ctx = p->ctx;
-        atomic_fetch_add(&p->active, 1);
-        pthread_mutex_unlock(&p->lock);
-        take_tasks(p, n, fn, ctx, w->index);
-        pthread_mutex_lock(&p->lock);
-        if (atomic_fetch_sub(&p->active, 1) == 1) pthread_cond_signal(&p->done);
-        pthread_mutex_unlock(&p->lock);
     }
-    pthread_mutex_unlock(&p->lock);
-    return NULL;
 }
 
 static err start_workers(pool *p) {
@@ -181,7 +212,6 @@ void pool_destroy(pool *p) {
     if (!p) return;
     pthread_mutex_lock(&p->lock);
     p->stop = 1;
-    atomic_fetch_add(&p->generation, 1);
     pthread_cond_broadcast(&p->wake);
     pthread_mutex_unlock(&p->lock);
     for (int i = 0; i < p->started; i++) pthread_join(p->workers[i].id, NULL);
@@ -214,30 +244,30 @@ int pool_threads(const pool *p) { return p->threads; }
 static void open_run(pool *p, int64_t n, pool_task fn, void *ctx) {
     atomic_store(&p->next, 0);
     atomic_store(&p->first_failed, INT64_MAX);
-    pthread_mutex_lock(&p->lock);
     p->n = n;
     p->fn = fn;
     p->ctx = ctx;
     p->code = ERR_OK;
-    p->open = p->threads > 1 && n > 1;
-    if (p->open) {
-        atomic_fetch_add(&p->generation, 1);
-        int64_t helpers = n - 1 < p->sleeping ? n - 1 : p->sleeping;
-        if (helpers == p->sleeping)
-            pthread_cond_broadcast(&p->wake);
-        else
-            for (int64_t i = 0; i < helpers; i++) pthread_cond_signal(&p->wake);
-    }
+    if (p->threads == 1 || n == 1) return;
+    const uint64_t last = atomic_load(&p->gate) / GENERATION;
+    atomic_store(&p->gate, (last + 1) * GENERATION + OPEN);
+    pthread_mutex_lock(&p->lock);
+    const int64_t helpers = n - 1 < p->sleeping ? n - 1 : p->sleeping;
+    if (helpers == p->sleeping)
+        pthread_cond_broadcast(&p->wake);
+    else
+        for (int64_t i = 0; i < helpers; i++) pthread_cond_signal(&p->wake);
     pthread_mutex_unlock(&p->lock);
 }
 
 static err close_run(pool *p) {
+    uint64_t inside = atomic_fetch_and(&p->gate, ~OPEN) & INSIDE;
+    for (int i = 0; i < p->spins && inside; i++) {
+        relax();
+        inside = atomic_load(&p->gate) & INSIDE;
+    }
     pthread_mutex_lock(&p->lock);
-    p->open = 0;
-    pthread_mutex_unlock(&p->lock);
-    for (int i = 0; i < p->spins && atomic_load(&p->active); i++) relax();
-    pthread_mutex_lock(&p->lock);
-    while (atomic_load(&p->active)) pthread_cond_wait(&p->done, &p->lock);
+    while (atomic_load(&p->gate) & INSIDE) pthread_cond_wait(&p->done, &p->lock);
     err code = p->code;
     if (code) err_set(code, "%s", p->text);
     pthread_mutex_unlock(&p->lock);

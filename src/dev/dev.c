@@ -52,11 +52,22 @@ static int amx_granted(void) {
 #endif
 }
 
+static int has_bf16_pairs(void) {
+#if defined(__x86_64__)
+    unsigned eax, ebx, ecx, edx;
+    return __get_cpuid_count(7, 1, &eax, &ebx, &ecx, &edx) && (eax & 1u << 5);
+#else
+    return 0;
+#endif
+}
+
 static err choose_isa(dev *d) {
     d->isa = widest(&d->fma);
     const char *bound = env_get(ENV_PACELINE_ISA);
-    if (!bound || !strcmp(bound, "amx")) {
-        d->amx = d->isa == DEV_ISA_AVX512 && amx_granted();
+    const int all = !bound || !strcmp(bound, "amx");
+    if (all || !strcmp(bound, "avx512bf16")) {
+        d->bf16_pairs = d->isa == DEV_ISA_AVX512 && has_bf16_pairs();
+        d->amx = all && d->isa == DEV_ISA_AVX512 && amx_granted();
         return ERR_OK;
     }
     for (int i = 0; i < DEV_ISA_COUNT; i++) {
@@ -64,7 +75,8 @@ static err choose_isa(dev *d) {
         if ((dev_isa)i < d->isa) d->isa = (dev_isa)i;
         return ERR_OK;
     }
-    return err_set(ERR_USAGE, "PACELINE_ISA is '%s'; it must be portable, avx2, avx512 or amx",
+    return err_set(ERR_USAGE,
+                   "PACELINE_ISA is '%s'; it must be portable, avx2, avx512, avx512bf16 or amx",
                    bound);
 }
 
@@ -116,6 +128,7 @@ dev_kind dev_get_kind(const dev *d) { return d->cuda ? DEV_CUDA : DEV_CPU; }
 pool *dev_pool(const dev *d) { return d->pool; }
 int dev_threads(const dev *d) { return d->threads; }
 dev_isa dev_get_isa(const dev *d) { return d->isa; }
+int dev_has_avx512bf16(const dev *d) { return d->bf16_pairs; }
 int dev_has_amx(const dev *d) { return d->amx; }
 const char *dev_blas_path(const dev *d) { return d->blas.path; }
 const char *dev_blas_note(const dev *d) { return d->blas.note; }

@@ -28,7 +28,9 @@ pool *dev_pool(const dev *d);
 int dev_threads(const dev *d);
 dev_isa dev_get_isa(const dev *d); /* widest usable here, bounded by PACELINE_ISA */
 const char *dev_isa_name(dev_isa isa);
-int dev_has_amx(const dev *d); /* tiles of bf16 beside AVX-512; not with PACELINE_ISA below amx */
+/* Beside AVX-512: dot products of bf16, not with PACELINE_ISA below avx512bf16; tiles of bf16, not below amx. */
+int dev_has_avx512bf16(const dev *d);
+int dev_has_amx(const dev *d);
 /* Path of the CBLAS in use, or "plain C"; and why, when a library was found and not taken. */
 const char *dev_blas_path(const dev *d);
 const char *dev_blas_note(const dev *d);

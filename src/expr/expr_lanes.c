@@ -10,7 +10,7 @@
 const expr_lanes *expr_lanes__choose(void) {
 #if defined(__x86_64__)
     const char *most = env_get(ENV_PACELINE_ISA);
-    int limit = 2; /* "avx512", and "amx", which adds nothing here */
+    int limit = 2; /* "avx512", and what is above it, which adds nothing here */
     if (most && strcmp(most, "avx2") == 0) limit = 1;
     if (most && strcmp(most, "portable") == 0) limit = 0;
     __builtin_cpu_init();

@@ -35,7 +35,7 @@ typedef struct flex_problem {
     const float *sinks;      /* [q_heads] logits, read when run; NULL: none */
     int32_t tile_q, tile_kv; /* 0: chosen by the plan */
     size_t mask_budget;      /* 0: 256 MiB */
-    /* Tiles given (blockmask_lists.h) instead of built: full ones are visible whole, partial ones are decided by mask, the
+    /* Tiles given (blockmask_lists.h), or built before (blockmask_cuda.h), instead of built by the plan: full ones are visible whole, partial ones are decided by mask, the
      * others never looked at. Their tile sizes are used. Borrowed for the plan's life. NULL: built from mask. */
     const block_mask *blocks;
 } flex_problem;

@@ -2,7 +2,8 @@
  *
  * Scores are kept transposed, S^T[key, query] = K Q^T with Q packed once per task, so that keys and values are read
  * as they lie and the softmax runs down columns without sums across lanes. P is exactly 0 in hidden cells; full tiles
- * run without mask code. Inputs in bf16 go through flex_bf16.c where the CPU has a unit for them. A task owns its rows of o and lse, so no result depends on threads. */
+ * run without mask code. Inputs in bf16 go through flex_bf16.c where the CPU has a unit for them. A task owns its rows of o and lse,
+ * so no result depends on threads, nor on how many tasks a thread takes at once. */
 #include "flex/flex_private.h"
 #include <math.h>
 #include <string.h>
@@ -13,10 +14,10 @@ typedef struct fwd_scratch {
     float *panels;              /* [D, N] in panels */
     float *s;                   /* [tile_kv, N] */
     float *k, *v;               /* [tile_kv, D], [tile_kv, Dv] when they cannot be read in place */
-    float *o;                   /* [heads, n, Dv]; room for [N, Dv] */
+    float *o;                   /* [heads, n, Dv] */
     float *m, *l, *corr;        /* [N] */
-    uint8_t *mask, *mask_t;     /* [tile_q, tile_kv padded], [tile_kv, pad] */
-    void *expr, *score, *tiles; /* tiles: of flex_bf16.c, in place of q to v */
+    uint8_t *mask, *mask_t;     /* [tile_q, tile_kv padded], [tile_kv, pad] in fp32 */
+    void *expr, *score, *tiles; /* tiles: of flex_bf16.c, in place of q to o */
     size_t bytes;
 } fwd_scratch;
 
@@ -39,12 +40,12 @@ static fwd_scratch carve(const flex_plan *p, char *base) {
     s.k = flex__carve(&c, tk * q->dim * fp32);
     s.v = flex__carve(&c, tk * q->v_dim * fp32);
     s.tiles = flex__carve(&c, p->bf16 ? (int64_t)flex__bf16_bytes(p) : 0);
-    s.o = flex__carve(&c, n * q->v_dim * 4);
+    s.o = flex__carve(&c, n * q->v_dim * fp32);
     s.m = flex__carve(&c, n * 4);
     s.l = flex__carve(&c, n * 4);
     s.corr = flex__carve(&c, n * 4);
     s.mask = flex__carve(&c, q->tile_q * flex__pad(tk, TILE_LANES));
-    s.mask_t = flex__carve(&c, tk * flex__pad(q->tile_q, TILE_LANES));
+    s.mask_t = flex__carve(&c, p->bf16 ? 0 : tk * flex__pad(q->tile_q, TILE_LANES));
     s.expr = flex__carve(&c, (int64_t)p->mask_scratch);
     s.score = flex__carve(&c, (int64_t)p->score_scratch);
     s.bytes = c.used;
@@ -176,31 +177,44 @@ static float add_sink(float sink, float *m, float *l) {
     return factor;
 }
 
-/* dst = o * factor / l: dim is a multiple of 8. A factor 1 changes no bit. */
-static void write_row(float *dst, const float *o, int64_t dim, float factor, float l) {
+/* dst = o * factor: dim is a multiple of 8. */
+static void write_row(float *dst, const float *o, int64_t dim, float factor) {
     typedef float quad __attribute__((vector_size(16)));
     for (int64_t d = 0; d < dim; d += 4) {
         quad x;
         memcpy(&x, o + d, sizeof x);
-        x = x * factor / l;
+        x = x * factor;
         memcpy(dst + d, &x, sizeof x);
     }
 }
 
-static void write_rows(const fwd_run *x, const flex__task *t, const fwd_scratch *s) {
+/* Maxima and sums become LSE and what a row's sum of values is to be multiplied by, 0 where nothing was seen: in s->corr. */
+static void finish_sums(const fwd_run *x, const flex__task *t, const fwd_scratch *s) {
     const flex_problem *q = &x->p->p;
     for (int64_t g = 0; g < t->heads; g++) {
+        float *lse =
+            x->io->lse ? x->io->lse + (t->b * q->q_heads + t->h0 + g) * q->q_len + t->start : NULL;
         for (int64_t i = 0; i < t->n; i++) {
-            const float *o = s->o + (g * t->n + i) * q->v_dim;
-            float *dst = flex__out_at(&x->io->o, t->b, t->h0 + g, t->start + i),
-                  l = s->l[g * t->pad + i], m = s->m[g * t->pad + i], factor = 1.0f;
-            int seen = l != 0.0f;
+            float l = s->l[g * t->pad + i], m = s->m[g * t->pad + i], factor = 1.0f;
+            const int seen = l != 0.0f;
             if (q->sinks) factor = add_sink(q->sinks[t->h0 + g], &m, &l);
-            if (!seen) memset(dst, 0, (size_t)q->v_dim * sizeof(float));
-            if (seen) write_row(dst, o, q->v_dim, factor, l);
-            if (x->io->lse)
-                x->io->lse[(t->b * q->q_heads + t->h0 + g) * q->q_len + t->start + i] =
-                    l == 0.0f ? -INFINITY : m + logf(l);
+            s->corr[g * t->pad + i] = seen ? factor / l : 0.0f;
+            if (lse) lse[i] = l == 0.0f ? -INFINITY : m + logf(l);
+        }
+        for (int64_t i = t->n; i < t->pad; i++) s->corr[g * t->pad + i] = 0.0f;
+    }
+}
+
+static void write_rows(const fwd_run *x, const flex__task *t, const fwd_scratch *s) {
+    const int64_t dim = x->p->p.v_dim;
+    for (int64_t g = 0; g < t->heads; g++) {
+        for (int64_t i = 0; i < t->n; i++) {
+            float *dst = flex__out_at(&x->io->o, t->b, t->h0 + g, t->start + i);
+            const float factor = s->corr[g * t->pad + i];
+            if (factor == 0.0f)
+                memset(dst, 0, (size_t)dim * sizeof *dst);
+            else
+                write_row(dst, s->o + (g * t->n + i) * dim, dim, factor);
         }
     }
 }
@@ -221,25 +235,40 @@ static void walk(fwd_run *x, const flex__task *t, int64_t line, const fwd_scratc
     }
 }
 
-static err forward_task(void *ctx, int64_t task, int thread) {
-    fwd_run *x = ctx;
+static void one_task(fwd_run *x, int64_t index, const fwd_scratch *scratch) {
     const flex_plan *p = x->p;
     const block_mask *m = &p->mask;
-    size_t bytes = carve(p, NULL).bytes;
-    fwd_scratch s = carve(p, x->workspace + bytes * (size_t)thread);
-    flex__task t = flex__row_task(p, p->row_order[task]);
+    const fwd_scratch s = *scratch;
+    const flex__task t = flex__row_task(p, index);
     int64_t line = flex__line(m, t.b, t.h0) * m->q_tiles + t.tile, cols = t.heads * t.pad;
     memset(s.l, 0, (size_t)cols * sizeof(float));
     for (int64_t i = 0; i < cols; i++) s.m[i] = -INFINITY;
     if (p->bf16) {
-        const flex__bf16_buffers b = {s.tiles, s.o,      s.m,    s.l,     s.corr,
-                                      s.mask,  s.mask_t, s.expr, &x->left};
+        const flex__bf16_buffers b = {s.tiles, s.m, s.l, s.corr, s.mask, s.expr, &x->left};
         flex__bf16_walk(p, x->io, &t, line, &b);
+        finish_sums(x, &t, &s);
+        flex__bf16_write(p, x->io, &t, &b);
     } else {
         walk(x, &t, line, &s);
+        finish_sums(x, &t, &s);
+        write_rows(x, &t, &s);
     }
-    write_rows(x, &t, &s);
+}
+
+static err forward_tasks(void *ctx, int64_t chunk, int thread) {
+    fwd_run *x = ctx;
+    const flex_plan *p = x->p;
+    const size_t bytes = carve(p, NULL).bytes;
+    const fwd_scratch s = carve(p, x->workspace + bytes * (size_t)thread);
+    for (int64_t i = p->chunk_start[chunk]; i < p->chunk_start[chunk + 1]; i++)
+        one_task(x, p->row_order[i], &s);
     return ERR_OK;
+}
+
+static void begin_tiles(const flex_plan *p, char *workspace, int threads) {
+    const size_t bytes = carve(p, NULL).bytes;
+    for (int i = 0; i < threads; i++)
+        flex__bf16_begin(p, carve(p, workspace + bytes * (size_t)i).tiles);
 }
 
 err flex_forward(const flex_plan *p, dev *d, flex_io *io) {
@@ -258,7 +287,8 @@ err flex_forward(const flex_plan *p, dev *d, flex_io *io) {
                  .bad.lock = PTHREAD_MUTEX_INITIALIZER};
     const flex__left none = {0};
     TRY(flex__check_sinks(&p->p));
-    TRY(pool_run(dev_pool(d), p->row_tasks, forward_task, &x));
+    if (p->bf16) begin_tiles(p, x.workspace, dev_threads(d));
+    TRY(pool_run(dev_pool(d), p->chunks, forward_tasks, &x));
     flex__tell_left(&x.left, io);
     return flex__scores_tell(&x.bad, &none);
 }

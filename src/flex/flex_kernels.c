@@ -11,6 +11,7 @@
     extern const char symbol[] __attribute__((visibility("hidden")))
 
 DEVICE_TEXT(flex_kernels__args, "flex_args.h");
+DEVICE_TEXT(flex_kernels__ptx, "flex_ptx.cuh");
 DEVICE_TEXT(flex_kernels__common, "flex_common.cuh");
 DEVICE_TEXT(flex_kernels__mma, "flex_mma.cuh");
 DEVICE_TEXT(flex_kernels__cells, "flex_cells.cuh");
@@ -59,6 +60,7 @@ static err put_head(const flex_cuda_plan *p, int slope, int turned, str *out) {
     TRY(put_define(out, "TURNED", turned));
     TRY(expr_cuda_prelude(out));
     TRY(put(out, flex_kernels__args));
+    TRY(put(out, flex_kernels__ptx));
     if (p->p.mask) TRY(expr_cuda_mask(out, p->p.mask, p->mask_types));
     if (p->p.score && slope) TRY(expr_cuda_slope(out, p->grad, p->score_types));
     if (p->p.score && !slope) TRY(expr_cuda_score(out, p->p.score, p->score_types));

@@ -12,7 +12,7 @@
 #include <stdlib.h>
 
 enum { DEFAULT_TILE = 64, MAX_TILE = 1024, MAX_COLUMNS = 256, MAX_SHARE = 8 };
-enum { MAX_TASKS = 1 << 28 };
+enum { MAX_TASKS = 1 << 28, CHUNK_TASKS = 16, CHUNK_PARTS = 2 };
 enum {
     WEIGHT_DQ = 3,
     WEIGHT_DKV = 4
@@ -175,6 +175,19 @@ static int64_t slot_cost(const flex__sums *s, const int64_t *cost, int64_t slot)
     return sum;
 }
 
+/* The place of a row task among those of equal cost, and back: rows of a head side by side, whose keys are the same ones, where the
+ * mask is a matter of q - kv; else heads of a row, whose mask is the same one. */
+static int64_t place_of(const flex_plan *p, int64_t index) {
+    const int64_t tiles = p->mask.q_tiles;
+    if (p->mask.proofs.diagonal) return index;
+    return index % tiles * (p->row_tasks / tiles) + index / tiles;
+}
+static int64_t task_at(const flex_plan *p, int64_t place) {
+    const int64_t lines = p->row_tasks / p->mask.q_tiles;
+    if (p->mask.proofs.diagonal) return place;
+    return place % lines * p->mask.q_tiles + place / lines;
+}
+
 /* Both orders: rows alone for forward, slots of rows and columns together for backward. */
 static err fill_orders(flex_plan *p, const int64_t *cost, costed *c, arena *a) {
     size_t rows = (size_t)p->row_tasks, slots = (size_t)p->sums.slots,
@@ -182,9 +195,9 @@ static err fill_orders(flex_plan *p, const int64_t *cost, costed *c, arena *a) {
     int64_t *row_order, *all_order;
     TRY(arena_alloc_raw(a, rows, sizeof *row_order, &row_order));
     TRY(arena_alloc_raw(a, all, sizeof *all_order, &all_order));
-    for (size_t i = 0; i < rows; i++) c[i] = (costed){cost[i], (int64_t)i};
+    for (size_t i = 0; i < rows; i++) c[i] = (costed){cost[i], place_of(p, (int64_t)i)};
     qsort(c, rows, sizeof *c, by_cost);
-    for (size_t i = 0; i < rows; i++) row_order[i] = c[i].index;
+    for (size_t i = 0; i < rows; i++) row_order[i] = task_at(p, c[i].index);
     for (size_t i = 0; i < slots; i++)
         c[i] = (costed){WEIGHT_DQ * slot_cost(&p->sums, cost, (int64_t)i), (int64_t)i};
     for (size_t i = slots; i < all; i++)
@@ -196,7 +209,31 @@ static err fill_orders(flex_plan *p, const int64_t *cost, costed *c, arena *a) {
     return ERR_OK;
 }
 
-static err order_tasks(flex_plan *p, arena *a) {
+/* What a thread takes at once: at most CHUNK_TASKS, so that neighbours share what they packed, and at most a part of the work that is
+ * left, so that threads still end together. Bits do not depend on it. */
+static err cut_chunks(flex_plan *p, const int64_t *cost, int threads, arena *a) {
+    int64_t *start, n = 0;
+    double left = 0.0;
+    TRY(arena_alloc_raw(a, (size_t)p->row_tasks + 1, sizeof *start, &start));
+    for (int64_t i = 0; i < p->row_tasks; i++) left += (double)cost[i];
+    for (int64_t i = 0; i < p->row_tasks;) {
+        const double most = left / (CHUNK_PARTS * threads);
+        const int64_t from = i;
+        double taken = 0.0;
+        do {
+            taken += (double)cost[p->row_order[i++]];
+        } while (i < p->row_tasks && i - from < CHUNK_TASKS &&
+                 taken + (double)cost[p->row_order[i]] <= most);
+        start[n++] = from;
+        left -= taken;
+    }
+    start[n] = p->row_tasks;
+    p->chunk_start = start;
+    p->chunks = n;
+    return ERR_OK;
+}
+
+static err order_tasks(flex_plan *p, int threads, arena *a) {
     size_t rows = (size_t)p->row_tasks;
     int64_t *cost = NULL;
     costed *c = NULL;
@@ -206,6 +243,7 @@ static err order_tasks(flex_plan *p, arena *a) {
     for (size_t i = 0; i < rows; i++) cost[i] = row_cost(p, (int64_t)i);
     TRY_GOTO(flex__plan_sums(p, cost, a), done);
     TRY_GOTO(fill_orders(p, cost, c, a), done);
+    TRY_GOTO(cut_chunks(p, cost, threads, a), done);
 done:
     mem_free(cost);
     mem_free(c);
@@ -291,7 +329,7 @@ err flex_plan_create(flex_plan **out, dev *d, const flex_problem *problem, arena
     p->visited = share_visited(&p->mask);
     TRY(flex__plan_score(p, a));
     TRY(flex__plan_leaves(p));
-    TRY(order_tasks(p, a));
+    TRY(order_tasks(p, dev_threads(d), a));
     *out = p;
     return ERR_OK;
 }

@@ -33,6 +33,9 @@ struct flex_plan {
     int64_t row_tasks, col_tasks;
     const int64_t *row_order,
         *all_order; /* longest first; all_order: slots of rows, then slots + columns, for backward */
+    const int64_t
+        *chunk_start; /* [chunks + 1] in row_order: what a thread takes at once in forward */
+    int64_t chunks;
     size_t mask_scratch; /* expr_tile_scratch of the largest tile */
     expr_grad *grad;     /* NULL: no score */
     size_t score_scratch;
@@ -159,18 +162,23 @@ expr_score_sums flex__sums_of(const flex_plan *p, const flex_io *io, double *slo
 MUST_CHECK err flex__sums_finish(const flex_plan *p, dev *d, const flex_io *io, double *slots);
 MUST_CHECK err flex__check_sinks(const flex_problem *p);
 
-/* Forward over the key tiles of a row task through p->bf16 (flex_bf16.c). Buffers as in forward: of the results o [heads, n, Dv] (room
- * for [N, Dv]), m and l [N], which begin at -inf and 0; N = heads * pad. */
+/* Forward over the key tiles of a row task through p->bf16 (flex_bf16.c). Buffers as in forward: m and l [N], which begin at -inf
+ * and 0; N = heads * pad. */
 typedef struct flex__bf16_buffers {
     void *tiles; /* flex__bf16_bytes, 64-aligned */
-    float *o, *m, *l, *corr;
-    uint8_t *mask, *mask_t;
+    float *m, *l, *corr;
+    uint8_t *mask; /* [tile_q, tile_kv] */
     void *expr;
     flex__left *left;
 } flex__bf16_buffers;
 size_t flex__bf16_bytes(const flex_plan *p);
+/* Before a run, for each thread's tiles: what is kept in them belongs to other inputs. */
+void flex__bf16_begin(const flex_plan *p, void *tiles);
 void flex__bf16_walk(const flex_plan *p, const flex_io *io, const flex__task *t, int64_t line,
                      const flex__bf16_buffers *b);
+/* After it: the task's rows of o, the sums of values times b->corr. */
+void flex__bf16_write(const flex_plan *p, const flex_io *io, const flex__task *t,
+                      const flex__bf16_buffers *b);
 
 /* Cuts 64-aligned pieces off a block; with base NULL it only counts. */
 typedef struct flex__carver {

@@ -2,7 +2,8 @@
  *
  * Tile registers are arrays here, and their dot product is the one that the processor's manual states: over the 16 words of a row two
  * chains of fused operations, one of low halves and one of high halves, whose sum is added to the element; subnormals count as 0.
- * Vectors are single floats. Slow, and meant so: tests hold the fast form to it on CPUs without a matrix unit. */
+ * Products of pairs are one chain through the element: of a word the high halves first, then the low ones.
+ * Vectors are single floats. Slow, and meant so: tests hold the fast forms to it, also on CPUs that have none of them. */
 #include "flex/tile_bf16.h"
 #include <math.h>
 #include <string.h>
@@ -49,6 +50,7 @@ static inline vf v_mul(vf a, vf b) { return a * b; }
 static inline vf v_add(vf a, vf b) { return a + b; }
 static inline vf v_sub(vf a, vf b) { return a - b; }
 static inline vf v_max(vf x, vf m) { return x > m ? x : m; }
+static inline vf v_min(vf x, vf m) { return x < m ? x : m; }
 static inline vf v_or_zero(vf x) { return x == -INFINITY ? 0.0f : x; }
 static inline vf v_select(const uint8_t *m, vf yes, vf no) { return *m ? yes : no; }
 static inline vf v_fma(vf a, vf b, vf c) { return fmaf(a, b, c); }
@@ -84,6 +86,27 @@ static inline void v_split(vf p0, vf p1, uint32_t *high, uint32_t *low) {
 }
 
 #include "flex/tile_bf16_body.h"
+#include "flex/tile_bf16_tiles.h"
+
+static float pair_dot(float sum, uint32_t a, uint32_t b) {
+    sum = flushed(fmaf(half(a, 1), half(b, 1), flushed(sum)));
+    return flushed(fmaf(half(a, 0), half(b, 0), sum));
+}
+
+static void pairs_mm(const tile_bf16_mm *g) {
+    for (int64_t i = 0; i < g->m; i++) {
+        for (int64_t j = 0; j < g->n; j++) {
+            float sum = g->add ? g->c[i * g->ldc + j] : 0.0f;
+            for (int64_t k = 0; k < g->k; k += 2) {
+                uint32_t word;
+                memcpy(&word, g->a + i * g->lda + k, sizeof word);
+                sum = pair_dot(sum, word, g->b[k / 2 * g->ldb + j]);
+                if (g->b2) sum = pair_dot(sum, word, g->b2[k / 2 * g->ldb + j]);
+            }
+            g->c[i * g->ldc + j] = sum;
+        }
+    }
+}
 
 static void nothing(void) {}
 
@@ -112,11 +135,17 @@ static int pack_values(const bf16 *v, int64_t ld, int64_t n, int64_t dim, uint32
 static const tile_bf16 plain = {"bf16 tiles in plain C", nothing,          nothing, tiles_mm,
                                 tiles_softmax,           tiles_scale_cols, turn,    pack_values};
 
+static const tile_bf16 plain_pairs = {
+    "bf16 pairs in plain C", nothing,          nothing, pairs_mm,
+    tiles_softmax,           tiles_scale_cols, turn,    pack_values};
+
 const tile_bf16 *tile_bf16_plain(void) { return &plain; }
+const tile_bf16 *tile_bf16_plain_pairs(void) { return &plain_pairs; }
 
 const tile_bf16 *tile_bf16_get(const dev *d) {
 #if defined(__x86_64__)
     if (dev_has_amx(d)) return &tile_bf16__amx;
+    if (dev_has_avx512bf16(d)) return &tile_bf16__avx512bf16;
 #endif
     (void)d;
     return NULL;

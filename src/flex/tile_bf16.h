@@ -56,11 +56,14 @@ typedef struct tile_bf16 {
                        int64_t ldd);
 } tile_bf16;
 
-/* The form for a device's matrix unit, NULL where it has none that may be used. */
+/* The form for a device's matrix unit or dot products of bf16, NULL where it has none that may be used. */
 const tile_bf16 *tile_bf16_get(const dev *d);
-/* The same arithmetic in plain C, with the order of sums that the manual states: what the others are compared with. */
-const tile_bf16 *tile_bf16_plain(void);
+/* The same arithmetic in plain C, with the orders of sums that the manual states: what the others are compared with. */
+const tile_bf16 *tile_bf16_plain(void);       /* of tiles, as AMX */
+const tile_bf16 *tile_bf16_plain_pairs(void); /* of pairs of values, as AVX512-BF16 */
 
-extern const tile_bf16 tile_bf16__amx;
+extern const tile_bf16 tile_bf16__amx, tile_bf16__avx512bf16;
+
+#define BLOCK_ALWAYS static inline __attribute__((always_inline))
 
 #endif

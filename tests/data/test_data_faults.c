@@ -5,6 +5,7 @@
  * (--child ROWS STORE) where operations are counted from the start of a process. */
 #include "data/data_prepare.h"
 #include "data/store_fixture.h"
+#include "support/files.h"
 #include "support/numbers.h"
 #include <fcntl.h>
 #include <signal.h>
@@ -375,7 +376,7 @@ static void b42_too_small_a_disk_is_refused_with_both_numbers(void **state) {
 int main(int argc, char **argv) {
     if (argc == 4 && strcmp(argv[1], "--child") == 0) return child(argv[2], argv[3]);
     /* kills do not need a disk, and syncs are many */
-    if (access("/dev/shm", W_OK) == 0) setenv("TMPDIR", "/dev/shm", 0);
+    files_in_memory();
     if (readlink("/proc/self/exe", self, sizeof self - 1) < 0) return 1;
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(every_write_may_find_the_disk_full),

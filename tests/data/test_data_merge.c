@@ -4,6 +4,7 @@
  * manifest read at each step. Kills inside a growth that merges are test_data_faults.c's. */
 #include "data/data_prepare.h"
 #include "data/store_fixture.h"
+#include "support/files.h"
 #include "support/numbers.h"
 #include <fcntl.h>
 #include <sys/stat.h>
@@ -201,7 +202,7 @@ int main(void) {
         cmocka_unit_test(b42_many_small_growths_leave_few_shards_and_the_same_documents),
         cmocka_unit_test(a_damaged_shard_is_not_copied),
     };
-    log_set_level(LOG_WARN);                                            /* a line for each growth */
-    if (access("/dev/shm", W_OK) == 0) setenv("TMPDIR", "/dev/shm", 0); /* syncs are many */
+    log_set_level(LOG_WARN); /* a line for each growth */
+    files_in_memory();       /* syncs are many */
     return cmocka_run_group_tests_name("data merging", tests, fixture_set_up, fixture_tear_down);
 }

@@ -1,7 +1,7 @@
-/* Forward in bf16 tiles: the walk with the arithmetic in plain C on every CPU, and the matrix unit's beside it where there is one.
+/* Forward in bf16 tiles: the walk with the arithmetic in plain C on every CPU, and the fast forms beside it where the CPU has them.
  *
- * A plan is made as usual and then given the form to be tested. Both are held to the definition in double as the fp32 forms are, and
- * the unit to plain C operation by operation. Inputs are drawn anew in each run; failures print the case. */
+ * A plan is made as usual and then given the form to be tested. All are held to the definition in double as the fp32 forms are, and
+ * fast forms to plain C operation by operation. Inputs are drawn anew in each run; failures print the case. */
 #include <setjmp.h>
 #include <stdarg.h>
 #include <stddef.h>
@@ -16,17 +16,26 @@ static const int64_t heads[][2] = {{1, 1}, {3, 1}, {3, 3}, {8, 8}, {8, 2}, {8, 1
 static const int64_t dims[] = {8, 16, 24, 32, 40, 64, 72, 128, 136, 256};
 static const int32_t tiles[] = {0, 0, 8, 24, 32, 128};
 
+enum { MOST_FORMS = 4 };
 typedef struct forms {
-    const tile_bf16 *t[2];
+    const tile_bf16 *t[MOST_FORMS];
+    const tile_bf16 *like[MOST_FORMS]; /* the definition of a fast form, NULL for itself */
     int n;
 } forms;
 
 static forms usable(const dev *d) {
-    forms f = {{tile_bf16_plain(), tile_bf16_get(d)}, 1};
-    if (f.t[1])
-        f.n = 2;
-    else
-        printf("no matrix unit here: its arithmetic in plain C alone\n");
+    forms f = {{tile_bf16_plain(), tile_bf16_plain_pairs()}, {NULL}, 2};
+#if defined(__x86_64__)
+    if (dev_has_avx512bf16(d)) {
+        f.like[f.n] = tile_bf16_plain_pairs();
+        f.t[f.n++] = &tile_bf16__avx512bf16;
+    }
+    if (dev_has_amx(d)) {
+        f.like[f.n] = tile_bf16_plain();
+        f.t[f.n++] = &tile_bf16__amx;
+    }
+#endif
+    if (f.n == 2) printf("no unit for bf16 here: its arithmetic in plain C alone\n");
     return f;
 }
 
@@ -156,7 +165,7 @@ static void bf16_poison_stays_where_it_is_seen(void **state) {
                           .v_dim = D,
                           .type = DT_BF16};
         attn_case_make(&c, &p, kinds[i % 6], seed + (uint64_t)i);
-        attn_result plain[2];
+        attn_result plain[MOST_FORMS];
         for (int k = 0; k < f.n; k++) plain[k] = forward(f.t[k], &c, d);
         const int64_t bad = numbers_below(seed, 70, (uint64_t)i, c.p.kv_len);
         bf16 *key = (bf16 *)c.k + bad * D, *value = (bf16 *)c.v + bad * D;
@@ -220,14 +229,101 @@ static void b08_bf16_strides(void **state) {
     dev_close(d);
 }
 
-/* ---- the unit beside plain C ---- */
+/* A plan and a workspace serve many runs. Threads keep values from task to task, and not from run to run: here they have changed in
+ * place. */
+static void bf16_second_run_sees_new_inputs(void **state) {
+    (void)state;
+    uint64_t seed = numbers_seed();
+    dev *d = attn_dev(2);
+    const forms f = usable(d);
+    for (int i = 0; i < 2 * MASK_KINDS; i++) {
+        arena *a;
+        flex_plan *plan;
+        attn_case c;
+        flex_problem p = draw(seed, 4 * i);
+        p.q_len = p.kv_len = 150;
+        attn_case_make(&c, &p, i % MASK_KINDS, seed + (uint64_t)i);
+        for (int k = 0; k < f.n; k++) {
+            assert_ok(arena_create(&a, "case", 0));
+            assert_ok(flex_plan_create(&plan, d, &c.p, a));
+            plan->bf16 = f.t[k];
+            attn_result r = attn_result_new(&c);
+            flex_io io = attn_io(&c, &r);
+            io.workspace = attn_workspace(plan, d);
+            for (int run = 0; run < 2; run++) {
+                for (int64_t j = 0; j < c.nk * p.v_dim; j++) ((bf16 *)c.v)[j] ^= 0x8001;
+                assert_ok(flex_forward(plan, d, &io));
+                attn_result fresh = forward(f.t[k], &c, d);
+                assert_true(same_rows(&c, &fresh, &r, 0, c.nq));
+                attn_result_free(&fresh);
+            }
+            free(io.workspace);
+            attn_result_free(&r);
+            arena_destroy(a);
+        }
+        attn_case_free(&c);
+    }
+    dev_close(d);
+}
+
+/* The first cell whose load leaves is told as in fp32, also where the mask is a matter of q - kv and tiles are copies of each other. */
+static void bf16_tells_loads_that_leave(void **state) {
+    (void)state;
+    enum { L = 200, D = 8, N = 100 };
+    static const char *const texts[] = {"q >= kv && near[q - kv] > 0",
+                                        "near[kv] > 0 && q + kv > 50",
+                                        "q - kv < 90 && near[abs(q - kv)] > 0 || q == kv"};
+    uint64_t seed = numbers_seed();
+    int32_t near[N];
+    dev *d = attn_dev(2);
+    const forms f = usable(d);
+    for (int i = 0; i < N; i++) near[i] = i % 5 != 0;
+    for (int i = 0; i < 3; i++) {
+        expr *e;
+        const expr_decl decl = {"near", EXPR_INT, 1};
+        const expr_value value = {.type = DT_I32, .dim = {N}, .data = near};
+        const expr_env env = {&value, 0, 0};
+        assert_ok(expr_compile(&e, EXPR_MASK, texts[i], &decl, 1));
+        attn_case c;
+        flex_problem p = {.batch = 1,
+                          .q_heads = 2,
+                          .kv_heads = 2,
+                          .q_len = L,
+                          .kv_len = L,
+                          .dim = D,
+                          .v_dim = D,
+                          .type = DT_BF16};
+        attn_case_make(&c, &p, MASK_NONE, seed);
+        c.p.mask = e, c.p.env = &env;
+        int64_t cell[4] = {0};
+        for (int k = -1; k < f.n; k++) { /* first in fp32 */
+            int left = 0;
+            attn_result r = attn_result_new(&c);
+            flex_io io = attn_io(&c, &r);
+            io.left = &left;
+            forward_io(k < 0 ? NULL : f.t[k], &c.p, &io, d);
+            if (k < 0) memcpy(cell, io.left_cell, sizeof cell);
+            assert_int_equal(left, 1);
+            assert_memory_equal(cell, io.left_cell, sizeof cell);
+            attn_result_free(&r);
+        }
+        attn_case_free(&c);
+        expr_free(e);
+    }
+    dev_close(d);
+}
+
+/* ---- a unit beside plain C ---- */
 
 static uint32_t *words(int64_t n, uint64_t seed, uint64_t stream) {
     return attn_tensor(DT_BF16, 2 * n, seed, stream);
 }
 
-static void unit_multiplies_as_plain_c(const tile_bf16 *unit, uint64_t seed) {
+/* *same: whether all bits were those of plain C. */
+static void unit_multiplies_as_plain_c(const tile_bf16 *unit, const tile_bf16 *plain, uint64_t seed,
+                                       int *same) {
     enum { LD = 160 };
+    *same = 1;
     for (int i = 0; i < 40; i++) {
         const int64_t m = 16 * (1 + numbers_below(seed, 30, (uint64_t)i, 5)),
                       n = 16 * (1 + numbers_below(seed, 31, (uint64_t)i, 5)),
@@ -237,15 +333,13 @@ static void unit_multiplies_as_plain_c(const tile_bf16 *unit, uint64_t seed) {
         float *c[2] = {numbers_new(m * LD, seed, 4, 1.0f), numbers_new(m * LD, seed, 4, 1.0f)};
         tile_bf16_mm g = {m,  n,    k,  (const bf16 *)a, 2 * LD, b[0], i & 1 ? b[1] : NULL,
                           LD, c[0], LD, i / 2 & 1};
-        tile_bf16_plain()->mm(&g);
+        plain->mm(&g);
         g.c = c[1];
         unit->open();
         unit->mm(&g);
         unit->close();
         assert_true(attn_far(c[1], c[0], m * LD) <= 1e-6);
-        if (i == 39)
-            printf("last product: %s bits\n",
-                   memcmp(c[0], c[1], (size_t)(m * LD) * 4) ? "other" : "the same");
+        *same &= !memcmp(c[0], c[1], (size_t)(m * LD) * 4);
         free(a), free(b[0]), free(b[1]), free(c[0]), free(c[1]);
     }
 }
@@ -306,30 +400,34 @@ static void unit_packs_as_plain_c(const tile_bf16 *unit, uint64_t seed) {
     }
 }
 
-static void the_unit_computes_as_plain_c(void **state) {
+static void units_compute_as_plain_c(void **state) {
     (void)state;
     uint64_t seed = numbers_seed();
     dev *d = attn_dev(1);
-    const tile_bf16 *unit = tile_bf16_get(d);
-    if (unit) {
-        unit_multiplies_as_plain_c(unit, seed);
-        unit_softens_as_plain_c(unit, seed);
-        unit_packs_as_plain_c(unit, seed);
-    } else {
-        printf("skipped: this CPU has no unit for tiles of bf16\n");
+    const forms f = usable(d);
+    for (int k = 0; k < f.n; k++) {
+        int same;
+        if (!f.like[k]) continue;
+        unit_multiplies_as_plain_c(f.t[k], f.like[k], seed, &same);
+        unit_softens_as_plain_c(f.t[k], seed);
+        unit_packs_as_plain_c(f.t[k], seed);
+        printf("%s: products have %s bits as in plain C\n", f.t[k]->name,
+               same ? "the same" : "other");
+        if (f.like[k] == tile_bf16_plain_pairs()) assert_true(same);
     }
     dev_close(d);
-    if (!unit) skip();
+    if (f.n == 2) skip();
 }
 
-/* PACELINE_ISA bounds the unit, and the plan says which form runs. */
+/* PACELINE_ISA bounds the form, and the plan says which one runs. */
 static void the_plan_names_the_form(void **state) {
     (void)state;
-    for (int below = 0; below < 2; below++) {
+    static const char *const isa[] = {"avx2", "avx512", "avx512bf16", "amx"};
+    for (int i = 0; i < 4; i++) {
         arena *a;
         flex_plan *plan;
         str text = {0};
-        setenv("PACELINE_ISA", below ? "avx512" : "amx", 1);
+        setenv("PACELINE_ISA", isa[i], 1);
         dev *d = attn_dev(1);
         unsetenv("PACELINE_ISA");
         flex_problem p = {.batch = 1,
@@ -340,12 +438,15 @@ static void the_plan_names_the_form(void **state) {
                           .dim = 8,
                           .v_dim = 8,
                           .type = DT_BF16};
-        if (below) assert_false(dev_has_amx(d));
+        const int pairs = dev_has_avx512bf16(d), tiles_too = dev_has_amx(d);
+        if (i < 2) assert_false(pairs);
+        if (i < 3) assert_false(tiles_too);
         assert_ok(arena_create(&a, "case", 0));
         assert_ok(flex_plan_create(&plan, d, &p, a));
         assert_ok(flex_plan_explain(plan, &text));
-        assert_int_equal(strstr(text.s, "AMX") != NULL, dev_has_amx(d));
-        assert_true((plan->bf16 != NULL) == dev_has_amx(d));
+        assert_int_equal(strstr(text.s, "AMX") != NULL, tiles_too);
+        assert_int_equal(strstr(text.s, "AVX512-BF16") != NULL, pairs && !tiles_too);
+        assert_true((plan->bf16 != NULL) == (pairs || tiles_too));
         str_free(&text);
         arena_destroy(a);
         dev_close(d);
@@ -358,7 +459,9 @@ int main(void) {
         cmocka_unit_test(bf16_threads_change_no_bit),
         cmocka_unit_test(bf16_poison_stays_where_it_is_seen),
         cmocka_unit_test(b08_bf16_strides),
-        cmocka_unit_test(the_unit_computes_as_plain_c),
+        cmocka_unit_test(bf16_second_run_sees_new_inputs),
+        cmocka_unit_test(bf16_tells_loads_that_leave),
+        cmocka_unit_test(units_compute_as_plain_c),
         cmocka_unit_test(the_plan_names_the_form),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);

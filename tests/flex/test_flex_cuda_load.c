@@ -1,4 +1,5 @@
-/* Loading a plan's kernels on stubs of driver and compiler: each is compiled once, side by side, and the first failure is told.
+/* Loading a plan's kernels on stubs of driver and compiler: each is compiled once, side by side, the first failure is told, and
+ * shapes and scalars compile nothing.
  *
  * The compiler is the stand-in of dev/kernel_standin.h, which lets a compile go on only when others run beside it; the
  * driver is tests/interpose/cuda_stub.c, which runs nothing. No GPU is needed. */
@@ -9,7 +10,9 @@
 #include <cmocka.h>
 #include "core/pool.h"
 #include "dev/kernel_standin.h"
+#include "flex/blockmask_cuda.h"
 #include "flex/flex_cuda_run.h"
+#include "support/numbers.h"
 #include "support/says.h"
 #include "support/stubs.h"
 #include <dlfcn.h>
@@ -169,6 +172,88 @@ static void b16_sixteen_threads_compile_each_kernel_once(void **state) {
     assert_int_equal(atomic_load(&compiler.compiles), KERNELS);
 }
 
+/* ---- what was compiled for one shape serves all ---- */
+
+static const expr_decl drafts[] = {{"anchor", EXPR_INT, 1}, {"doc", EXPR_INT, 1},
+                                   {"n", EXPR_INT, 0},      {"size", EXPR_INT, 0},
+                                   {"window", EXPR_INT, 0}, {"cap", EXPR_FLOAT, 0}};
+enum { SHAPES = 1000, SCALARS = 200, LONGEST = 400, DRAFTS = sizeof drafts / sizeof *drafts };
+
+typedef struct any_shape {
+    int32_t anchor[LONGEST], doc[LONGEST];
+    expr_value value[DRAFTS];
+    expr_env env;
+    expr *mask, *score;
+} any_shape;
+
+/* A row of draft blocks behind n keys, as training has them; shapes stand still while scalars are drawn. */
+static flex_problem draw_shape(any_shape *x, uint64_t seed, uint64_t i, int scalars) {
+    const uint64_t at = scalars ? 0 : i;
+    const int64_t n = 1 + numbers_below(seed, 1, at, 300),
+                  size = 1 + numbers_below(seed, 2, at, 16),
+                  blocks = 1 + numbers_below(seed, 3, at, 6);
+    for (int64_t k = 0; k < LONGEST; k++) x->doc[k] = (int32_t)(k / 37);
+    for (int64_t k = 0; k < blocks; k++) x->anchor[k] = (int32_t)(k * n / blocks);
+    x->value[0] = (expr_value){.type = DT_I32, .dim = {blocks}, .data = x->anchor};
+    x->value[1] = (expr_value){.type = DT_I32, .dim = {n}, .data = x->doc};
+    x->value[2].scalar.i = n, x->value[3].scalar.i = size;
+    x->value[4].scalar.i = 1 + numbers_below(seed, 4, i, 500);
+    x->value[5].scalar.f = 1.0f + (float)numbers_below(seed, 5, i, 1000) / 7.0f;
+    x->env = (expr_env){x->value, 0, 0};
+    const int64_t kv_heads = 1 + numbers_below(seed, 6, at, 3);
+    return (flex_problem){.batch = 1 + numbers_below(seed, 7, at, 2),
+                          .q_heads = kv_heads * (1 + numbers_below(seed, 8, at, 4)),
+                          .kv_heads = kv_heads,
+                          .q_len = blocks * size,
+                          .kv_len = n + blocks * size,
+                          .dim = 64,
+                          .v_dim = 64,
+                          .type = DT_BF16,
+                          .scale = 0.01f * (float)(1 + numbers_below(seed, 9, i, 100)),
+                          .mask = x->mask,
+                          .env = &x->env,
+                          .score = x->score,
+                          .score_env = &x->env};
+}
+
+static void load_shape(any_shape *x, uint64_t seed, uint64_t i, int scalars) {
+    flex_cuda_plan *p;
+    flex_cuda_code *code;
+    blockmask_cuda *m;
+    arena *a;
+    const flex_problem q = draw_shape(x, seed, i, scalars);
+    assert_ok(arena_create(&a, "shape", 0));
+    assert_ok(flex_cuda_plan_create(&p, &q, 99 * 1024, a));
+    assert_ok(flex_cuda_load(&code, p, device, 1, a));
+    assert_ok(blockmask_cuda_open(&m, device, q.mask, q.env, a));
+    blockmask_cuda_close(m);
+    arena_destroy(a);
+}
+
+static void cold_equals_warm_for_a_thousand_shapes(void **state) {
+    static any_shape x;
+    const uint64_t seed = numbers_seed();
+    (void)state;
+    assert_ok(expr_compile(&x.mask, EXPR_MASK,
+                           "let a = anchor[q // size]; kv < n ? kv < a && doc[kv] == doc[a] && "
+                           "a + q % size - kv < window : (kv - n) // size == q // size",
+                           drafts, DRAFTS));
+    assert_ok(expr_compile(&x.score, EXPR_SCORE, "cap * tanh(s / cap)", drafts, DRAFTS));
+    load_shape(&x, seed, 0, 0);
+    const int compiled = atomic_load(&compiler.compiles);
+    assert_int_equal(compiled,
+                     6); /* forward, rows, both gradients; leaves and cells of its masks */
+    setenv("PACELINE_NO_COMPILE", "1", 1);
+    close_device();
+    open_device();
+    for (uint64_t i = 1; i <= SHAPES; i++) load_shape(&x, seed, i, 0);
+    for (uint64_t i = 1; i <= SCALARS; i++) load_shape(&x, seed, i, 1);
+    unsetenv("PACELINE_NO_COMPILE");
+    assert_int_equal(atomic_load(&compiler.compiles), compiled);
+    expr_free(x.mask);
+    expr_free(x.score);
+}
+
 #define TEST(f) cmocka_unit_test_setup_teardown(f, set_up, tear_down)
 int main(void) {
     const struct CMUnitTest tests[] = {
@@ -176,6 +261,7 @@ int main(void) {
         TEST(what_a_run_does_not_need_is_not_compiled),
         TEST(the_first_failure_is_told_and_the_rest_can_be_had_later),
         TEST(b16_sixteen_threads_compile_each_kernel_once),
+        TEST(cold_equals_warm_for_a_thousand_shapes),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

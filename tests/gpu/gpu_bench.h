@@ -35,8 +35,11 @@ static const gpu_bench gpu_benches[] = {
      0},
     {"window 1024 512k h32/8 d128", "q >= kv && q - kv < 1024", NULL, 32, 8, 524288, 524288, 128, 0,
      0},
+    /* the same logic where the CPU plays the device */
+    {"dflash ctx192 na12 h2/1 d128", DFLASH, NULL, 2, 1, 192, 384, 128, 192, 12},
+    {"window 64 700 h1/1 d64", "q >= kv && q - kv < 64", NULL, 1, 1, 700, 700, 64, 0, 0},
 };
-enum { GPU_LARGE = 9 }; /* the first of these */
+enum { GPU_LARGE = 9, GPU_SMALL = 13 }; /* the first of these */
 enum { GPU_BENCHES = sizeof gpu_benches / sizeof *gpu_benches };
 
 /* What the expressions capture, for the largest shape. */

@@ -1,6 +1,6 @@
-/* Attention cases on a GPU: plans loaded side by side, steps run, results back as floats.
+/* Attention cases on a GPU, or on the device that tests/emu plays: plans loaded side by side, steps run, results back.
  *
- * A case is an attn_case with tensors rounded to its type; the definition reads the same rounded values in fp32. Kernels
+ * On the emulated device every array is an allocation of its own, so that whatever leaves it is told. A case is an attn_case with tensors rounded to its type; the definition reads the same rounded values in fp32. Kernels
  * come through the cache, in a folder of the test's own. Outputs are poisoned before each run. */
 #ifndef TESTS_GPU_GPU_CASE_H
 #define TESTS_GPU_GPU_CASE_H
@@ -11,6 +11,12 @@
 #include "support/files.h"
 
 enum { GPU_BYTES = 3 }; /* GiB of device memory */
+enum { GPU_OWN = 128 };
+
+typedef struct gpu_own { /* arrays with an allocation each */
+    dev_arena *a[GPU_OWN];
+    size_t n;
+} gpu_own;
 
 typedef struct gpu_world {
     files_dir dir;
@@ -20,6 +26,7 @@ typedef struct gpu_world {
     dev_stream *s;
     dev_arena *memory;
     pool *threads;
+    gpu_own *own; /* NULL: a real device */
 } gpu_world;
 
 /* 0, after saying why, where there is no usable GPU. */
@@ -38,11 +45,25 @@ static inline int gpu_world_open(gpu_world *w) {
     assert_ok(dev_arena_create(&w->memory, w->d, "cases", (size_t)GPU_BYTES << 30));
     assert_ok(pool_create(&w->threads, pool_cpus()));
     printf("%s, %s\n", dev_cuda_info(w->d)->name, dev_arch(w->d));
+    if (strstr(dev_cuda_info(w->d)->name, "emulated")) w->own = calloc(1, sizeof *w->own);
     return 1;
+}
+/* A smaller number where each thread of a kernel is played by the CPU. */
+static inline int64_t gpu_fewer(const gpu_world *w, int64_t real, int64_t emulated) {
+    return w->own ? emulated : real;
+}
+static inline size_t gpu_mark(const gpu_world *w) {
+    return w->own ? w->own->n : dev_arena_mark(w->memory);
+}
+static inline void gpu_reset(const gpu_world *w, size_t mark) {
+    if (!w->own) dev_arena_reset(w->memory, mark);
+    while (w->own && w->own->n > mark) dev_arena_destroy(w->own->a[--w->own->n]);
 }
 static inline void gpu_world_close(gpu_world *w) {
     if (w->d) {
         pool_destroy(w->threads);
+        gpu_reset(w, 0);
+        free(w->own);
         dev_arena_destroy(w->memory);
         dev_stream_destroy(w->s);
         dev_close(w->d);
@@ -64,7 +85,13 @@ typedef struct gpu_case {
 
 static inline uint64_t gpu_new(const gpu_world *w, size_t bytes, int fill) {
     dev_address at;
-    assert_ok(dev_arena_alloc(w->memory, bytes + 1, &at));
+    dev_arena *from = w->memory;
+    if (w->own) {
+        assert_true(w->own->n < GPU_OWN);
+        assert_ok(dev_arena_create(&from, w->d, "an array", bytes + 1));
+        w->own->a[w->own->n++] = from;
+    }
+    assert_ok(dev_arena_alloc(from, bytes + 1, &at));
     assert_ok(dev_set_bytes(w->s, at, fill, bytes + 1));
     return at;
 }
@@ -211,15 +238,16 @@ static inline void gpu_case_steps(gpu_case *x, const gpu_world *w, const flex_cu
         assert_ok(flex_cuda_forward(x->plan, io, x->a, &s));
     assert_ok(flex_cuda_run(x->code, w->s, &s));
 }
-static inline void gpu_case_run(gpu_case *x, const gpu_world *w) {
-    const size_t mark = dev_arena_mark(w->memory);
+static inline void gpu_case_run_some(gpu_case *x, const gpu_world *w, int backward) {
+    const size_t mark = gpu_mark(w);
     flex_cuda_io io = gpu_case_io(x, w);
     gpu_case_steps(x, w, &io, 0);
-    gpu_case_steps(x, w, &io, 1);
+    if (backward) gpu_case_steps(x, w, &io, 1);
     gpu_out(w, x->words, io.workspace, sizeof x->words);
     x->got = gpu_case_back(x, w, &io);
-    dev_arena_reset(w->memory, mark);
+    gpu_reset(w, mark);
 }
+static inline void gpu_case_run(gpu_case *x, const gpu_world *w) { gpu_case_run_some(x, w, 1); }
 static inline void gpu_case_free(gpu_case *x) {
     free(x->q), free(x->k), free(x->v), free(x->d_o);
     attn_case_free(&x->c);

@@ -1,9 +1,10 @@
-/* Attention kernels on a GPU against the definition in double: masks x scores x types x odd shapes; skipped without one.
+/* Attention kernels against the definition in double: masks x scores x types x odd shapes, on a GPU or the emulated device.
  *
  * Texts of all cases are compiled side by side by NVRTC, run through the steps that a plan writes down, and compared on
  * outputs, LSE and every gradient. Beside them: equal bits on a second run, hidden NaN, views with gaps, sliced masks,
  * loads that leave, scores that are NaN, an offset past 2^31 elements. `test_attention --bench` prints times at the
- * shapes of the PyTorch baseline, `--few` runs a part for slow tools. */
+ * shapes of the PyTorch baseline, `--few` runs a part for slow tools, `--all` all cases at their lengths also when emulated
+ * (minutes). */
 #include <setjmp.h>
 #include <stdarg.h>
 #include <stddef.h>
@@ -15,14 +16,18 @@
 
 enum { CASES = 150 };
 
-/* How many of the cases run: fewer under tools that slow kernels down (--few). */
-static int cases = CASES;
+/* How many of the cases run, and how long they are at most: fewer under tools that slow kernels down (--few), and on the
+ * emulated device. */
+static int cases, longest = 300;
+enum { EMULATED_CASES = 13, EMULATED_LONGEST = 140 };
 
 static int open_gpu(void **out) {
     gpu_world *w = calloc(1, sizeof *w);
     if (!w) return 1;
     *out = w;
     (void)gpu_world_open(w);
+    if (w->own && !cases) longest = EMULATED_LONGEST;
+    if (!cases) cases = (int)gpu_fewer(w, CASES, EMULATED_CASES);
     return 0;
 }
 static int close_gpu(void **out) {
@@ -45,7 +50,7 @@ static flex_problem draw_problem(uint64_t seed, int i) {
     static const int64_t heads[][2] = {{1, 1}, {2, 1}, {4, 2}, {3, 1}, {7, 1}, {8, 1}, {6, 2}};
     static const dtype types[] = {DT_BF16, DT_BF16, DT_F16, DT_F32};
     const int64_t *d = dims[i % 13], *h = heads[numbers_below(seed, 1, (uint64_t)i, 7)];
-    const int64_t most = d[0] > 128 || h[0] > 4 ? 200 : 300;
+    const int64_t most = (d[0] > 128 || h[0] > 4) && longest > 200 ? 200 : longest;
     static const int64_t edges[] = {0, 1, 63, 64, 65, 127, 128, 129, 256, 257};
     flex_problem p = {.batch = 1 + numbers_below(seed, 2, (uint64_t)i, 2),
                       .q_heads = h[0],
@@ -204,13 +209,14 @@ static void a_second_run_gives_equal_bits(void **data) {
     static const int scores[] = {SCORE_NONE, SCORE_GENERAL, SCORE_DENSE, SCORE_T5};
     for (int i = 0; i < 4; i++) {
         gpu_case x;
-        const flex_problem p = plain_problem(DT_BF16, 700, 650, 64);
+        const flex_problem p =
+            plain_problem(DT_BF16, gpu_fewer(w, 700, 150), gpu_fewer(w, 650, 140), 64);
         gpu_case_make(&x, &p, MASK_DOCUMENT_CAUSAL, scores[i], 1, seed);
         gpu_case_plan(&x, w);
         gpu_cases_load(&x, 1, w);
         gpu_case_run(&x, w);
         attn_result first = x.got;
-        for (int again = 0; again < 3; again++) {
+        for (int again = 0; again < (int)gpu_fewer(w, 3, 1); again++) {
             gpu_case_run(&x, w);
             assert_true(same_result(&x, &first, &x.got));
             attn_result_free(&x.got);
@@ -225,10 +231,11 @@ static void hidden_nan_does_not_spread(void **data) {
     const gpu_world *w = *data;
     uint64_t seed = numbers_seed();
     if (!w->d) skip();
+    const int64_t n = gpu_fewer(w, 300, 100);
     for (int i = 0; i < 6; i++) {
         gpu_case x;
         const dtype type = i % 3 == 0 ? DT_BF16 : i % 3 == 1 ? DT_F16 : DT_F32;
-        flex_problem p = plain_problem(type, 300, 300, i < 3 ? 64 : 136);
+        flex_problem p = plain_problem(type, n, n, i < 3 ? 64 : 136);
         expr *e;
         const expr_env env = {NULL, 0, 0};
         gpu_case_make(&x, &p, MASK_NONE, 0, 0, seed);
@@ -239,15 +246,14 @@ static void hidden_nan_does_not_spread(void **data) {
         gpu_case_run(&x, w);
         attn_result clean = x.got;
         const size_t size = dtype_size(type);
-        for (int64_t row = 0; row < 2 * 300; row++) {
-            if (row % 300 % 3 != 1) continue;
+        for (int64_t row = 0; row < 2 * n; row++) {
+            if (row % n % 3 != 1) continue;
             memset((char *)x.k + (size_t)(row * p.dim) * size, 0xff, (size_t)p.dim * size);
             memset((char *)x.v + (size_t)(row * p.dim) * size, 0xff, (size_t)p.dim * size);
         }
         for (int64_t h = 0; h < 4; h++) {
-            memset((char *)x.q + (size_t)((h * 300 + 5) * p.dim) * size, 0xff,
-                   (size_t)p.dim * size);
-            memset((char *)x.d_o + (size_t)((h * 300 + 5) * p.dim) * size, 0xff,
+            memset((char *)x.q + (size_t)((h * n + 5) * p.dim) * size, 0xff, (size_t)p.dim * size);
+            memset((char *)x.d_o + (size_t)((h * n + 5) * p.dim) * size, 0xff,
                    (size_t)p.dim * size);
         }
         gpu_case_run(&x, w);
@@ -269,7 +275,7 @@ static void rows_that_are_not_aligned_give_the_same(void **data) {
     gpu_case_plan(&x, w);
     gpu_cases_load(&x, 1, w);
     gpu_case_run(&x, w);
-    const size_t mark = dev_arena_mark(w->memory);
+    const size_t mark = gpu_mark(w);
     flex_cuda_io io = gpu_case_io(&x, w);
     flex_cuda_view *views[] = {&io.q, &io.k, &io.v, &io.o, &io.d_o, &io.dq, &io.dk, &io.dv};
     const void *from[] = {x.q, x.k, x.v, NULL, x.d_o, NULL, NULL, NULL};
@@ -303,7 +309,7 @@ static void rows_that_are_not_aligned_give_the_same(void **data) {
         }
         free(host);
     }
-    dev_arena_reset(w->memory, mark);
+    gpu_reset(w, mark);
     gpu_case_free(&x);
 }
 
@@ -327,7 +333,7 @@ static void b07_offsets_past_32_bits(void **data) {
     gpu_cases_load(&x, 1, w);
     gpu_case_run(&x, w);
     attn_result near = x.got;
-    const size_t mark = dev_arena_mark(w->memory);
+    const size_t mark = gpu_mark(w);
     flex_cuda_io io = gpu_case_io(&x, w);
     assert_ok(dev_arena_create(&far, w->d, "far apart", bytes));
     dev_address at;
@@ -346,7 +352,7 @@ static void b07_offsets_past_32_bits(void **data) {
     x.got = gpu_case_back(&x, w, &io);
     assert_true(same_result(&x, &near, &x.got));
     dev_arena_destroy(far);
-    dev_arena_reset(w->memory, mark);
+    gpu_reset(w, mark);
     attn_result_free(&near);
     gpu_case_free(&x);
 }
@@ -356,13 +362,17 @@ static void b07_offsets_past_32_bits(void **data) {
 static void never_dense_forward_and_backward(void **data) {
     const gpu_world *w = *data;
     uint64_t free_bytes, total;
+    if (w->own) {
+        gpu_bench_some(w, GPU_SMALL, GPU_BENCHES, 1);
+        return;
+    }
     if (!w->d || cases < CASES) skip();
     assert_ok(dev_memory(w->d, &free_bytes, &total));
     if (free_bytes < UINT64_C(24) << 30) {
         printf("skipped: 24 GiB of device memory are needed\n");
         skip();
     }
-    gpu_bench_some(w, GPU_LARGE, GPU_BENCHES, 3);
+    gpu_bench_some(w, GPU_LARGE, GPU_SMALL, 3);
 }
 
 static void loads_that_leave_and_broken_scores_are_told(void **data) {
@@ -391,7 +401,7 @@ static void loads_that_leave_and_broken_scores_are_told(void **data) {
         x.c.p.score = score, x.c.p.score_env = &env;
         gpu_case_plan(&x, w);
         gpu_cases_load(&x, 1, w);
-        gpu_case_run(&x, w);
+        gpu_case_run_some(&x, w, 0);
         if (i / 2 == 2) {
             says_check(flex_cuda_judge(x.plan, x.words, &left, cell), ERR_NUMERIC,
                        (const char *const[]){"h 1", "q 150", "NaN", NULL}, __FILE__, __LINE__);
@@ -419,6 +429,7 @@ int main(int argc, char **argv) {
         cmocka_unit_test(loads_that_leave_and_broken_scores_are_told),
     };
     if (argc > 1 && !strcmp(argv[1], "--few")) cases = 12;
+    if (argc > 1 && !strcmp(argv[1], "--all")) cases = CASES;
     if (argc > 1 && !strcmp(argv[1], "--bench")) {
         void *w;
         if (open_gpu(&w)) return 1;

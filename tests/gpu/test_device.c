@@ -1,4 +1,4 @@
-/* A real GPU: modules from the cache, filling and converting, copies, memory as the driver sees it, and the race of threads on
+/* A GPU, or the emulated device: modules from the cache, filling and converting, copies, memory as the driver sees it, and the race of threads on
  * a cold cache.
  *
  * Skipped where there is none (`make gpu-test` runs it). NVRTC compiles behind a counter, so that each kernel is seen to be

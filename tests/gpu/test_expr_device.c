@@ -1,4 +1,4 @@
-/* Generated text on a GPU against the interpreter: random masks, scores, slopes and sites, bit for bit.
+/* Generated text on a GPU or the emulated device against the interpreter: random masks, scores, slopes and sites, bit for bit.
  *
  * Many programs in one kernel file, a thread a cell, in 64 bits and where it is proven enough in 32. Scores take the exact
  * functions here; how far the near ones are is measured beside them. Skipped without a GPU. */
@@ -72,7 +72,7 @@ static void run_program(const gpu_world *w, cuda_batch *b, int i, module *m, cel
     char name[32];
     const void *arrays[EXPR_MAX_CAPTURES] = {NULL};
     flex_cuda_address there[EXPR_MAX_CAPTURES] = {0};
-    const size_t mark = dev_arena_mark(w->memory);
+    const size_t mark = gpu_mark(w);
     for (int k = 0; k < CELLS; k++) c->s[k] = cuda_batch_cell(b, &c->at[4 * k]);
     gpu_arrays(w, b->p[i].e, &b->w.env, there);
     for (int k = 0; k < EXPR_MAX_CAPTURES; k++) arrays[k] = (void *)(uintptr_t)there[k];
@@ -87,7 +87,7 @@ static void run_program(const gpu_world *w, cuda_batch *b, int i, module *m, cel
     gpu_out(w, c->out, out, sizeof c->out);
     gpu_out(w, c->place, place, sizeof c->place);
     gpu_out(w, c->d, d, sizeof c->d);
-    dev_arena_reset(w->memory, mark);
+    gpu_reset(w, mark);
 }
 
 static void random_programs_equal_the_interpreter(void **data) {

@@ -1,4 +1,4 @@
-/* Paged decode attention on a GPU: against the definition in double, and bit for bit against itself row by row.
+/* Paged decode attention on a GPU or the emulated device: against the definition in double, and bit for bit against itself row by row.
  *
  * Batches are those of the CPU's test, rounded to the type. A row alone, with other bounds on keys and rows, has the bits
  * that it has in its batch. Skipped without a GPU; `test_paged_cuda --bench` prints the share of copy bandwidth. */
@@ -135,7 +135,7 @@ static void check_alone(const gpu_world *w, const paged_batch *b, const paged_th
         const paged_seq *q = &b->seq[i];
         float *batched = gpu_back(w, here(t->seq[i].o), t->type, q->rows * wide);
         for (int64_t r = 0; r < q->rows; r++) {
-            const size_t mark = dev_arena_mark(w->memory);
+            const size_t mark = gpu_mark(w);
             paged_gpu_seq one = t->seq[i];
             one.rows = 1, one.row0 = 0;
             one.q = there(here(one.q) + (size_t)(r * wide) * size);
@@ -146,7 +146,7 @@ static void check_alone(const gpu_world *w, const paged_batch *b, const paged_th
             float *alone = gpu_back(w, here(one.o), t->type, wide);
             assert_memory_equal(alone, batched + r * wide, (size_t)wide * sizeof(float));
             free(alone);
-            dev_arena_reset(w->memory, mark);
+            gpu_reset(w, mark);
         }
         free(batched);
     }
@@ -159,17 +159,19 @@ static void rows_equal_the_definition_and_themselves_alone(void **data) {
     if (!w->d) skip();
     uint64_t seed = numbers_seed();
     double far[3] = {0, 0, 0};
-    for (int i = 0; i < 36; i++) {
-        const size_t mark = dev_arena_mark(w->memory);
+    const int cases = (int)gpu_fewer(w, 36, 6), alone = (int)gpu_fewer(w, 12, 3);
+    const int64_t keys = gpu_fewer(w, 300, 150);
+    for (int i = 0; i < cases; i++) {
+        const size_t mark = gpu_mark(w);
         paged_batch b;
         paged_there t;
-        paged_batch_draw(&b, seed + (uint64_t)i, i % 6 ? 300 : 3000);
+        paged_batch_draw(&b, seed + (uint64_t)i, i % 6 ? keys : gpu_fewer(w, 10, 4) * keys);
         put_batch(w, &b, types[i % 3], &t);
         run(w, &b.a, &t, t.seqs, b.a.n_seqs, 0);
         check_definition(w, &b, &t, &far[i % 3]);
-        if (i < 12) check_alone(w, &b, &t);
+        if (i < alone) check_alone(w, &b, &t);
         paged_batch_drop(&b);
-        dev_arena_reset(w->memory, mark);
+        gpu_reset(w, mark);
     }
     printf("largest differences: fp32 %.2g, bf16 %.2g, fp16 %.2g\n", far[0], far[1], far[2]);
     for (int i = 0; i < 3; i++) assert_true(far[i] <= bound[i]);
@@ -199,7 +201,7 @@ static void bench(const gpu_world *w) {
     static const int64_t cases[][2] = {{1, 1}, {1, 16}, {8, 1}, {8, 16}};
     enum { KEYS = 8192, HEADS = 32, KV = 8, DIM = 128 };
     for (int c = 0; c < 4; c++) {
-        const size_t mark = dev_arena_mark(w->memory);
+        const size_t mark = gpu_mark(w);
         const int64_t n = cases[c][0], rows = cases[c][1], pages = KEYS / PAGED_PAGE * n,
                       token = KV * DIM;
         int32_t *order = malloc((size_t)pages * sizeof *order);
@@ -253,7 +255,7 @@ static void bench(const gpu_world *w) {
         dev_event_destroy(from), dev_event_destroy(to);
         arena_destroy(mem);
         free(order), free(x), free(y);
-        dev_arena_reset(w->memory, mark);
+        gpu_reset(w, mark);
     }
 }
 

@@ -1,4 +1,4 @@
-/* The race that started it all, on a real GPU: threads and processes with a cold kernel cache, each with its own stream and
+/* The race that started it all, on a GPU or the emulated device: threads and processes with a cold kernel cache, each with its own stream and
  * lengths, building masks and running attention forward and backward at the same moment.
  *
  * Everything runs in children of a parent that never touches the driver, so any of them may be killed. NVRTC compiles behind
@@ -13,6 +13,7 @@
 #include "core/dtype.h"
 #include "core/rng.h"
 #include "dev/kernel_folder.h"
+#include "flex/blockmask_cuda.h"
 #include "flex/flex_cuda_run.h"
 #include "support/files.h"
 #include "support/says.h"
@@ -24,7 +25,9 @@
 #include <time.h>
 #include <unistd.h>
 
-enum { LENGTHS = 16, HEADS = 4, KV_HEADS = 2, DIM = 64, SHAPES = 1000, SCALARS = 200, NO_GPU = 77 };
+static int emulated; /* each thread of a kernel is played by the CPU: less of everything */
+static int64_t heads = 4, kv_heads = 2;
+enum { LENGTHS = 16, DIM = 64, SHAPES = 1000, SCALARS = 200, NO_GPU = 77 };
 
 static files_dir dir;
 static char counts[600];
@@ -81,6 +84,9 @@ typedef struct shape {
 } shape;
 
 static shape shape_of(int i) {
+    if (emulated)
+        return (shape){
+            .blocks = 1 + i % 3, .ctx = 20 + 9 * i, .size = 8, .seed = 100 + (uint64_t)i};
     return (shape){.blocks = 5 + 3 * i, .ctx = 200 + 77 * i, .size = 16, .seed = 100 + (uint64_t)i};
 }
 
@@ -115,8 +121,8 @@ static err bind(bound *b, const shape *s, dev *d, arena *a) {
                      "(kv >= ctx && (kv - ctx) // bs == q // bs)",
                      decls, 4));
     b->p = (flex_problem){.batch = 1,
-                          .q_heads = HEADS,
-                          .kv_heads = KV_HEADS,
+                          .q_heads = heads,
+                          .kv_heads = kv_heads,
                           .q_len = s->blocks * s->size,
                           .kv_len = s->ctx + s->blocks * s->size,
                           .dim = DIM,
@@ -139,38 +145,62 @@ static err place(world *w, const void *from, size_t bytes, dev_address *out) {
     return from ? dev_copy_in(w->s, *out, from, bytes) : dev_set_bytes(w->s, *out, 0xff, bytes);
 }
 
-static err random_view(world *w, uint64_t which, int64_t heads, int64_t len, flex_cuda_view *out) {
+static err random_view(world *w, uint64_t which, int64_t n_heads, int64_t len,
+                       flex_cuda_view *out) {
     bf16 *x;
-    const size_t n = (size_t)(heads * len * DIM);
+    const size_t n = (size_t)(n_heads * len * DIM);
     TRY(arena_alloc(w->a, n, sizeof *x, &x));
     for (size_t i = 0; i < n; i++)
         x[i] = bf16_from_f32((float)rng_uniform(which, RNG_TEST, 2, i) - 0.5f);
-    *out = (flex_cuda_view){0, heads * len * DIM, len * DIM, DIM};
+    *out = (flex_cuda_view){0, n_heads * len * DIM, len * DIM, DIM};
     return place(w, x, n * sizeof *x, &out->data);
 }
 
-static err empty_view(world *w, int64_t heads, int64_t len, flex_cuda_view *out) {
-    *out = (flex_cuda_view){0, heads * len * DIM, len * DIM, DIM};
-    return place(w, NULL, (size_t)(heads * len * DIM) * 2, &out->data);
+static err empty_view(world *w, int64_t n_heads, int64_t len, flex_cuda_view *out) {
+    *out = (flex_cuda_view){0, n_heads * len * DIM, len * DIM, DIM};
+    return place(w, NULL, (size_t)(n_heads * len * DIM) * 2, &out->data);
 }
 
 static err make_io(world *w, const bound *b, flex_cuda_io *io) {
     const int64_t q = b->p.q_len, kv = b->p.kv_len;
     size_t bytes;
     memset(io, 0, sizeof *io);
-    TRY(random_view(w, b->s->seed * 8 + 1, HEADS, q, &io->q));
-    TRY(random_view(w, b->s->seed * 8 + 2, KV_HEADS, kv, &io->k));
-    TRY(random_view(w, b->s->seed * 8 + 3, KV_HEADS, kv, &io->v));
-    TRY(random_view(w, b->s->seed * 8 + 4, HEADS, q, &io->d_o));
-    TRY(empty_view(w, HEADS, q, &io->o));
-    TRY(empty_view(w, HEADS, q, &io->dq));
-    TRY(empty_view(w, KV_HEADS, kv, &io->dk));
-    TRY(empty_view(w, KV_HEADS, kv, &io->dv));
-    TRY(place(w, NULL, (size_t)(HEADS * q) * 4, &io->lse));
+    TRY(random_view(w, b->s->seed * 8 + 1, heads, q, &io->q));
+    TRY(random_view(w, b->s->seed * 8 + 2, kv_heads, kv, &io->k));
+    TRY(random_view(w, b->s->seed * 8 + 3, kv_heads, kv, &io->v));
+    TRY(random_view(w, b->s->seed * 8 + 4, heads, q, &io->d_o));
+    TRY(empty_view(w, heads, q, &io->o));
+    TRY(empty_view(w, heads, q, &io->dq));
+    TRY(empty_view(w, kv_heads, kv, &io->dk));
+    TRY(empty_view(w, kv_heads, kv, &io->dv));
+    TRY(place(w, NULL, (size_t)(heads * q) * 4, &io->lse));
     TRY(place(w, b->values[0].data, (size_t)b->s->blocks * 4, &io->mask_arrays[0]));
     const void *tables = flex_cuda_tables(b->plan, &bytes);
     TRY(place(w, tables, bytes, &io->tables));
     return place(w, NULL, flex_cuda_workspace(b->plan), &io->workspace);
+}
+
+/* The tiles once more, from the array on the device: those of the plan, run for run. */
+static err build_there(world *w, const bound *b, dev *d, const flex_cuda_io *io) {
+    expr_value values[4];
+    blockmask_cuda *c;
+    block_mask m;
+    const block_mask *want = flex_cuda_plan_mask(b->plan);
+    memcpy(values, b->values, sizeof values);
+    values[0].data = (const void *)(uintptr_t)io->mask_arrays[0];
+    const expr_env env = {.values = values};
+    const block_mask_args args = {b->mask,      &env,          1, heads, b->p.q_len, b->p.kv_len,
+                                  want->tile_q, want->tile_kv, 0};
+    TRY(blockmask_cuda_open(&c, d, b->mask, &b->env, w->a));
+    err e = blockmask_cuda_build(&m, c, &args, w->s, w->a);
+    blockmask_cuda_close(c);
+    TRY(e);
+    const size_t runs = (size_t)want->row_start[want->q_tiles];
+    if (m.q_tiles != want->q_tiles ||
+        memcmp(m.row_start, want->row_start, (size_t)(m.q_tiles + 1) * sizeof *m.row_start) ||
+        memcmp(m.row_run, want->row_run, runs * sizeof *m.row_run))
+        return err_set(ERR_INTERNAL, "the device found other tiles than the host");
+    return ERR_OK;
 }
 
 static err run_steps(world *w, const bound *b, const flex_cuda_io *io) {
@@ -184,9 +214,9 @@ static err run_steps(world *w, const bound *b, const flex_cuda_io *io) {
 
 /* Output, LSE and gradients side by side. */
 static err digest_of(world *w, const bound *b, const flex_cuda_io *io, char out[33]) {
-    const size_t q = (size_t)(HEADS * b->p.q_len * DIM) * 2,
-                 kv = (size_t)(KV_HEADS * b->p.kv_len * DIM) * 2,
-                 lse = (size_t)(HEADS * b->p.q_len) * 4;
+    const size_t q = (size_t)(heads * b->p.q_len * DIM) * 2,
+                 kv = (size_t)(kv_heads * b->p.kv_len * DIM) * 2,
+                 lse = (size_t)(heads * b->p.q_len) * 4;
     const struct {
         dev_address at;
         size_t bytes;
@@ -211,6 +241,7 @@ static err step(dev *d, world *w, const shape *s, char out[33]) {
     const size_t device_mark = dev_arena_mark(w->memory);
     err e = bind(&b, s, d, w->a);
     if (!e) e = make_io(w, &b, &io);
+    if (!e) e = build_there(w, &b, d, &io);
     if (!e) e = run_steps(w, &b, &io);
     if (!e) e = digest_of(w, &b, &io, out);
     expr_free(b.mask);
@@ -293,8 +324,9 @@ static int many_shapes(dev *d, char last[33]) {
     if (open_world(&w, d)) return fail_child("world");
     for (int i = 0; i < SHAPES + SCALARS; i++) {
         const uint64_t k = (uint64_t)i;
+        if (emulated && i % 100) continue;
         shape s = {.blocks = 1 + (int64_t)rng_below(seed, RNG_TEST, 3, k, 20),
-                   .ctx = 1 + (int64_t)rng_below(seed, RNG_TEST, 4, k, 700),
+                   .ctx = 1 + (int64_t)rng_below(seed, RNG_TEST, 4, k, emulated ? 200 : 700),
                    .size = 1 + (int64_t)rng_below(seed, RNG_TEST, 5, k, 20),
                    .seed = k};
         if (i >= SHAPES) s = (shape){.blocks = 4, .ctx = 300, .size = 16, .seed = k};
@@ -316,6 +348,8 @@ static int child_main(const child *x) {
     if (cuda_system_open(&sys, &(cuda_system_config){.cache = &cache})) return NO_GPU;
     if (dev_open_cuda(&d, sys, 0, &(dev_config){.threads = 1, .blas = "none"}))
         return fail_child("device");
+    emulated = strstr(dev_cuda_info(d)->name, "emulated") != NULL;
+    if (emulated) heads = kv_heads = 1;
     double begun = clock_seconds();
     int bad = x->shapes ? many_shapes(d, digests[0]) : race_all(d, x->threads, digests);
     double ms = (clock_seconds() - begun) * 1e3;

@@ -20,7 +20,7 @@ static inline void tiny_run_quiet(void *ctx, log_level level, const char *line) 
 static inline int tiny_run_silence(void **state) {
     (void)state;
     log_set_sink(tiny_run_quiet, NULL);
-    if (file_is_dir("/dev/shm")) setenv("TMPDIR", "/dev/shm", 0);
+    files_in_memory();
     return 0;
 }
 

@@ -14,22 +14,12 @@ PX_FN element element_of(float x) { return x; }
 typedef unsigned short element;
 PX_FN float element_float(element x) { return ELEMENT == 1 ? px_bf16_bits(x) : px_f16_bits(x); }
 PX_FN unsigned element_pair(float low, float high) {
-    unsigned out;
-#if ELEMENT == 1
-    asm("cvt.rn.bf16x2.f32 %0, %1, %2;" : "=r"(out) : "f"(high), "f"(low));
-#else
-    asm("cvt.rn.f16x2.f32 %0, %1, %2;" : "=r"(out) : "f"(high), "f"(low));
-#endif
-    return out;
+    return ELEMENT == 1 ? ptx_bf16_pair(low, high) : ptx_f16_pair(low, high);
 }
 PX_FN element element_of(float x) { return (element)element_pair(x, 0.0f); }
 #endif
 
-PX_FN float fast_exp2(float x) {
-    float y;
-    asm("ex2.approx.ftz.f32 %0, %1;" : "=f"(y) : "f"(x));
-    return y;
-}
+PX_FN float fast_exp2(float x) { return ptx_exp2(x); }
 
 /* Row l of (b, h). */
 PX_FN element *view_row(const flex_gpu_view *v, px_i64 b, px_i64 h, px_i64 l) {

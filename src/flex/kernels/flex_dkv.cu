@@ -49,7 +49,7 @@ extern "C" __global__ void __launch_bounds__(THREADS, BLOCKS)
         }                                                                                          \
     }
     if (more) LOAD_STEP(0)
-    copies_commit();
+    ptx_copies_commit();
     while (more) {
         const px_i64 q = w.at, head = h;
         const int full = w.full;
@@ -63,10 +63,10 @@ extern "C" __global__ void __launch_bounds__(THREADS, BLOCKS)
         }
 #if STAGES == 2
         if (more) LOAD_STEP(at ^ 1)
-        copies_commit();
-        copies_wait_but_one();
+        ptx_copies_commit();
+        ptx_copies_wait_but_one();
 #else
-        copies_wait();
+        ptx_copies_wait();
 #endif
         __syncthreads();
         products(s, keys, queries, D, warp_row, lane);
@@ -91,10 +91,10 @@ extern "C" __global__ void __launch_bounds__(THREADS, BLOCKS)
         at ^= 1;
 #else
         if (more) LOAD_STEP(0)
-        copies_commit();
+        ptx_copies_commit();
 #endif
     }
-    copies_wait();
+    ptx_copies_wait();
 
 #pragma unroll
     for (int i = 0; i < 2 * MT; i++) {

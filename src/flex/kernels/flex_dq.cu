@@ -36,7 +36,7 @@ extern "C" __global__ void __launch_bounds__(THREADS, BLOCKS)
         load_tile(ring, &a.k, b, kv_head, w.at, a.kv_len, BN, D, THREADS);
         load_tile(ring + BN * STRIDE(D) * 2, &a.v, b, kv_head, w.at, a.kv_len, BN, DV, THREADS);
     }
-    copies_commit();
+    ptx_copies_commit();
     for (; more; at ^= 1) {
         const px_i64 kv = w.at;
         const int full = w.full;
@@ -49,8 +49,8 @@ extern "C" __global__ void __launch_bounds__(THREADS, BLOCKS)
             load_tile(next, &a.k, b, kv_head, w.at, a.kv_len, BN, D, THREADS);
             load_tile(next + BN * STRIDE(D) * 2, &a.v, b, kv_head, w.at, a.kv_len, BN, DV, THREADS);
         }
-        copies_commit();
-        copies_wait_but_one();
+        ptx_copies_commit();
+        ptx_copies_wait_but_one();
         __syncthreads();
         products(s, queries, keys, D, warp_row, lane);
         products(dp, d_out, values, DV, warp_row, lane);
@@ -70,7 +70,7 @@ extern "C" __global__ void __launch_bounds__(THREADS, BLOCKS)
         __syncthreads();
         if (masked && threadIdx.x == 0) forget_columns(seen[at]);
     }
-    copies_wait();
+    ptx_copies_wait();
 
 #pragma unroll
     for (int i = 0; i < 2 * MT; i++) {

@@ -31,16 +31,16 @@ extern "C" __global__ void __launch_bounds__(THREADS, BLOCKS)
     if (threadIdx.x < 4) seen[threadIdx.x / 2][threadIdx.x % 2] = 0;
     load_tile(queries, &a.q, b, h, q0, a.q_len, BM, D, THREADS);
     if (more) load_tile(keys, &a.k, b, kv_head, w.at, a.kv_len, BN, D, THREADS);
-    copies_commit();
+    ptx_copies_commit();
     for (; more; parity ^= 1) {
         const px_i64 kv = w.at;
         const int full = w.full;
         float s[MT][BN / 8][4];
         unsigned bits[MT];
-        copies_wait();
+        ptx_copies_wait();
         __syncthreads(); /* keys are here; nobody needs the old values */
         load_tile(values, &a.v, b, kv_head, kv, a.kv_len, BN, DV, THREADS);
-        copies_commit();
+        ptx_copies_commit();
         products(s, queries, keys, D, warp_row, lane);
         more = walk_next(&w, a.tile_kv, BN, a.kv_len);
         const px_i64 row = q0 + warp_row + lane / 4, column = kv + lane % 4 * 2;
@@ -80,10 +80,10 @@ extern "C" __global__ void __launch_bounds__(THREADS, BLOCKS)
                 }
             }
         }
-        copies_wait();
+        ptx_copies_wait();
         __syncthreads(); /* values are here; nobody needs the keys */
         if (more) load_tile(keys, &a.k, b, kv_head, w.at, a.kv_len, BN, D, THREADS);
-        copies_commit();
+        ptx_copies_commit();
         if (threadIdx.x == 0) forget_columns(seen[parity ^ 1]);
         if (masked && !all_seen(seen[parity])) {
             clear_rows(values, DV, BN, seen[parity], THREADS);
@@ -91,7 +91,7 @@ extern "C" __global__ void __launch_bounds__(THREADS, BLOCKS)
         }
         ADD_PRODUCTS(o, WIDE, s, values, DV, 0)
     }
-    copies_wait();
+    ptx_copies_wait();
 
 #pragma unroll
     for (int i = 0; i < 2 * MT; i++) {

@@ -9,54 +9,34 @@ PX_FN unsigned shared_address(const void *p) { return (unsigned)__cvta_generic_t
 PX_FN unsigned tile_at(unsigned tile, int stride, int row, int chunk) {
     return tile + (unsigned)((row * stride + ((chunk ^ (row & 7)) << 3)) * 2);
 }
-PX_FN void load_fragments(unsigned r[4], unsigned at) {
-    asm volatile("ldmatrix.sync.aligned.m8n8.x4.shared.b16 {%0,%1,%2,%3}, [%4];"
-                 : "=r"(r[0]), "=r"(r[1]), "=r"(r[2]), "=r"(r[3])
-                 : "r"(at));
-}
-PX_FN void load_fragments_t(unsigned r[4], unsigned at) {
-    asm volatile("ldmatrix.sync.aligned.m8n8.x4.trans.shared.b16 {%0,%1,%2,%3}, [%4];"
-                 : "=r"(r[0]), "=r"(r[1]), "=r"(r[2]), "=r"(r[3])
-                 : "r"(at));
-}
 /* 16 rows x 16 columns of the left operand. */
 PX_FN void load_left(unsigned r[4], unsigned tile, int stride, int row, int k, int lane) {
-    load_fragments(r, tile_at(tile, stride, row + (lane & 15), 2 * k + (lane >> 4)));
+    ptx_ldmatrix(r, tile_at(tile, stride, row + (lane & 15), 2 * k + (lane >> 4)));
 }
 /* The right operand out of rows of its columns: 16 rows (columns of the result) x 16. */
 PX_FN void load_right(unsigned r[4], unsigned tile, int stride, int row, int k, int lane) {
-    load_fragments(r, tile_at(tile, stride, row + (lane >> 4) * 8 + (lane & 7), 2 * k + (lane >> 3 & 1)));
+    ptx_ldmatrix(r, tile_at(tile, stride, row + (lane >> 4) * 8 + (lane & 7), 2 * k + (lane >> 3 & 1)));
 }
 /* The right operand out of rows of its rows: 16 rows x 16 columns from chunk c. */
 PX_FN void load_right_t(unsigned r[4], unsigned tile, int stride, int row, int c, int lane) {
-    load_fragments_t(r, tile_at(tile, stride, row + (lane >> 3 & 1) * 8 + (lane & 7), c + (lane >> 4)));
+    ptx_ldmatrix_turned(r, tile_at(tile, stride, row + (lane >> 3 & 1) * 8 + (lane & 7), c + (lane >> 4)));
 }
 PX_FN void multiply(float c[4], const unsigned a[4], unsigned b0, unsigned b1) {
 #if ELEMENT == 1
-    asm("mma.sync.aligned.m16n8k16.row.col.f32.bf16.bf16.f32 {%0,%1,%2,%3}, {%4,%5,%6,%7}, {%8,%9}, {%0,%1,%2,%3};"
+    ptx_mma_bf16(c, a, b0, b1);
 #else
-    asm("mma.sync.aligned.m16n8k16.row.col.f32.f16.f16.f32 {%0,%1,%2,%3}, {%4,%5,%6,%7}, {%8,%9}, {%0,%1,%2,%3};"
+    ptx_mma_f16(c, a, b0, b1);
 #endif
-                 : "+f"(c[0]), "+f"(c[1]), "+f"(c[2]), "+f"(c[3])
-                 : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "r"(b0), "r"(b1));
 }
 
-PX_FN void copies_commit(void) { asm volatile("cp.async.commit_group;"); }
-PX_FN void copies_wait(void) { asm volatile("cp.async.wait_group 0;" ::: "memory"); }
-PX_FN void copies_wait_but_one(void) { asm volatile("cp.async.wait_group 1;" ::: "memory"); }
-
-PX_FN void store_zeros(unsigned at) {
-    asm volatile("st.shared.v4.b32 [%0], {%1,%1,%1,%1};" ::"r"(at), "r"(0) : "memory");
-}
+PX_FN void store_zeros(unsigned at) { ptx_store(at, 0, 0, 0, 0); }
 /* A chunk of eight elements that may lie anywhere. */
 PX_FN void copy_chunk_slowly(unsigned to, const element *from) {
     unsigned x[4];
     for (int i = 0; i < 4; i++) x[i] = from[2 * i] | (unsigned)from[2 * i + 1] << 16;
-    asm volatile("st.shared.v4.b32 [%0], {%1,%2,%3,%4};" ::"r"(to), "r"(x[0]), "r"(x[1]), "r"(x[2]), "r"(x[3]) : "memory");
+    ptx_store(to, x[0], x[1], x[2], x[3]);
 }
-PX_FN void copy_chunk(unsigned to, const element *from, int there) {
-    asm volatile("cp.async.cg.shared.global [%0], [%1], 16, %2;" ::"r"(to), "l"(from), "r"(there ? 16 : 0) : "memory");
-}
+PX_FN void copy_chunk(unsigned to, const element *from, int there) { ptx_copy(to, from, there ? 16 : 0); }
 /* Rows at.. of (b, h) into a tile: rows x PAD16(dim), zeros past the length and past dim. Where threads divide into whole
  * groups of eight rows, a thread keeps its chunk and its place in the swizzle, and only adds. */
 PX_FN void load_tile(unsigned tile, const flex_gpu_view *v, px_i64 b, px_i64 h, px_i64 at, px_i64 length, int rows, int dim, int threads) {
@@ -72,7 +52,7 @@ PX_FN void load_tile(unsigned tile, const flex_gpu_view *v, px_i64 b, px_i64 h, 
         if (last == rows) {
 #pragma unroll
             for (int i = 0; i < rows / step; i++) {
-                asm volatile("cp.async.cg.shared.global [%0], [%1], 16;" ::"r"(to + i * step * stride * 2), "l"(from) : "memory");
+                ptx_copy_16(to + i * step * stride * 2, from);
                 from += further;
             }
         } else {
