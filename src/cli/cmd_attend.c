@@ -295,7 +295,7 @@ static err execute(job *j, const args *a) {
     if (args_has(a, "--out")) TRY(file_check_output(args_text(a, "--out", NULL)));
     if (png) TRY(file_check_output(png));
     TRY(arena_create(&j->mem, "attend", 0));
-    TRY(open_dev_any(a, &j->d, &j->sys));
+    TRY(open_dev_plain(a, &j->d, &j->sys));
     if (in) TRY(safetensors_open(&j->file, in));
     TRY(attend_in_load(&j->in, a, j->file, j->backward, j->mem));
     TRY(attend_in_sinks(&j->in, j->file, args_text(a, "--sinks", NULL), j->mem, &j->sinks));

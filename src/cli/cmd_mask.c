@@ -191,7 +191,7 @@ static err run(const args *a) {
     if (in) TRY_GOTO(safetensors_open(&file, in), done);
     if (text) TRY_GOTO(captures_open(&c, EXPR_MASK, text, NULL, file, let, n_let), done);
     TRY_GOTO(arena_create(&mem, "mask", 0), done);
-    TRY_GOTO(open_dev_any(a, &d, &sys), done);
+    TRY_GOTO(open_dev_plain(a, &d, &sys), done);
     TRY_GOTO(build(a, &c, d, mem, &m, &on), done);
     e = show(a, &m, &on, &c, mem);
 done:

@@ -5,23 +5,31 @@
 #include "dev/dev_cuda.h"
 #include <string.h>
 
-static err open_cpu(const args *a, const char *device, dev **out) {
+static err open_cpu(const args *a, const char *device, const char *blas, dev **out) {
     int64_t threads;
     TRY(args_int(a, "--threads", 0, 0, 1024, &threads));
     if (strcmp(device, "cpu") && strcmp(device, "cpu:0"))
         return err_set(ERR_USAGE, "device '%s' is unknown; it is spelled cpu or cuda:N", device);
-    return dev_open_cpu(out, &(dev_config){.threads = (int)threads});
+    return dev_open_cpu(out, &(dev_config){.threads = (int)threads, .blas = blas});
 }
 
-err open_dev(const args *a, dev **out) { return open_cpu(a, "cpu", out); }
+err open_dev(const args *a, dev **out) { return open_cpu(a, "cpu", NULL, out); }
 
-err open_dev_any(const args *a, dev **out, cuda_system **sys) {
+static err open_any(const args *a, const char *blas, dev **out, cuda_system **sys) {
     const char *device = args_text(a, "--device", "cpu");
     const int index = cuda_system_parse(device);
     int64_t threads;
     *sys = NULL;
-    if (index < 0) return open_cpu(a, device, out);
+    if (index < 0) return open_cpu(a, device, blas, out);
     TRY(args_int(a, "--threads", 0, 0, 1024, &threads));
     TRY(cuda_system_open(sys, NULL));
     return dev_open_cuda(out, *sys, index, &(dev_config){.threads = (int)threads});
+}
+
+err open_dev_any(const args *a, dev **out, cuda_system **sys) {
+    return open_any(a, NULL, out, sys);
+}
+
+err open_dev_plain(const args *a, dev **out, cuda_system **sys) {
+    return open_any(a, "none", out, sys);
 }

@@ -11,5 +11,7 @@
 MUST_CHECK err open_dev(const args *a, dev **out);
 /* For commands that compute on GPUs too: cuda:N opens *sys, which the caller closes after the device. */
 MUST_CHECK err open_dev_any(const args *a, dev **out, cuda_system **sys);
+/* The same without a matrix library, whose search and checks take longer than most masks: for what multiplies no matrices by it. */
+MUST_CHECK err open_dev_plain(const args *a, dev **out, cuda_system **sys);
 
 #endif

@@ -164,23 +164,27 @@ int interval_tables__has_sets(const interval_tables *t, const affine_form *f) {
                        t->array[t->prog.node[f->term[1].node].slot].sets);
 }
 
-/* Values of a short slice, equal neighbours once; -1 when there are too many. */
-static int read_values(const expr_value *v, int64_t from, int64_t to, int64_t *out) {
+/* Values of a short slice, equal neighbours once; -1 when there are too many, or they cannot be read: of far arrays, leaves
+ * of one element are the array. */
+static int read_values(const interval_array *x, const expr_value *v, int64_t from, int64_t to,
+                       int64_t *out) {
     int n = 0;
-    if (to - from >= SHORT) return -1;
+    if (to - from >= SHORT || (x->far && x->block > 1)) return -1;
     for (int64_t i = from; i <= to; i++) {
-        int64_t x = expr_load__element(v, EXPR_INT, i).i;
-        if (n && out[n - 1] == x) continue;
+        int64_t value = x->far ? x->lo[x->blocks + i].i : expr_load__element(v, EXPR_INT, i).i;
+        if (n && out[n - 1] == value) continue;
         if (n == VALUES) return -1;
-        out[n++] = x;
+        out[n++] = value;
     }
     return n;
 }
 
 /* Two slices of few values, compared one by one. */
-static int share_none(const expr_value *const *v, const int64_t *lo, const int64_t *hi) {
+static int share_none(const interval_array *const *a, const expr_value *const *v, const int64_t *lo,
+                      const int64_t *hi) {
     int64_t x[VALUES], y[VALUES];
-    int n = read_values(v[0], lo[0], hi[0], x), m = n < 0 ? -1 : read_values(v[1], lo[1], hi[1], y);
+    int n = read_values(a[0], v[0], lo[0], hi[0], x);
+    int m = n < 0 ? -1 : read_values(a[1], v[1], lo[1], hi[1], y);
     for (int i = 0; m >= 0 && i < n; i++)
         for (int j = 0; j < m; j++)
             if (x[i] == y[j]) return 0;
@@ -189,17 +193,18 @@ static int share_none(const expr_value *const *v, const int64_t *lo, const int64
 
 int interval_tables__apart(const interval_tables *t, const affine_form *pair, const int64_t *lo,
                            const int64_t *hi, int look) {
+    const interval_array *x[2];
     const expr_value *v[2];
     uint64_t set[2];
-    int inside = 1, near = 1; /* near: elements can be read */
+    int inside = 1;
     for (int i = 0; i < 2; i++) {
         int slot = t->prog.node[pair->term[i].node].slot;
-        near &= !t->array[slot].far;
+        x[i] = &t->array[slot];
         v[i] = &t->values[slot];
-        inside &= lo[i] >= 0 && hi[i] < t->array[slot].n;
-        set[i] = set_of(&t->array[slot], v[i], lo[i], hi[i]);
+        inside &= lo[i] >= 0 && hi[i] < x[i]->n;
+        set[i] = set_of(x[i], v[i], lo[i], hi[i]);
     }
-    return (set[0] & set[1]) == 0 || (look && inside && near && share_none(v, lo, hi));
+    return (set[0] & set[1]) == 0 || (look && inside && share_none(x, v, lo, hi));
 }
 
 /* What an element can be by its type alone. */

@@ -300,6 +300,7 @@ static err build_boxes(blockmask__builder *w, arena *a) {
     m->empty = entries * m->q_tiles * m->kv_tiles - m->full - m->partial;
     TRY(blockmask__runs(w, a));
     m->peak_bytes = w->held + w->cap * sizeof *w->box + m->bytes;
+    if (w->far) m->peak_bytes += blockmask__ask_bytes();
     return ERR_OK;
 }
 

@@ -20,6 +20,8 @@ typedef struct asking {
     uint32_t seen[BLOCKMASK__MANY * BLOCKMASK__WORDS];
 } asking;
 
+size_t blockmask__ask_bytes(void) { return sizeof(asking); }
+
 /* ---- tiles ---- */
 
 enum { NOTHING = 4 }; /* the kind of a box that covers no visible cell, until it is taken out */

@@ -61,6 +61,7 @@ MUST_CHECK err blockmask__build(block_mask *out, const block_mask_args *args,
                                 const blockmask__far *far, arena *a);
 /* Boxes that were left to be asked become partial, full or nothing, in their order. */
 MUST_CHECK err blockmask__ask(blockmask__builder *w);
+size_t blockmask__ask_bytes(void); /* that asking takes on the heap */
 /* *all: every row of the given lines of tiles (as row_start numbers them, rising) sees a key among their runs. */
 MUST_CHECK err blockmask__ask_rows(blockmask__builder *w, const int64_t *line, size_t n, int *all);
 /* ERR_RANGE for a visible cell that reads outside an array. */

@@ -21,8 +21,9 @@ typedef enum flex_cuda_text {
 } flex_cuda_text;
 
 typedef struct flex_cuda_plan flex_cuda_plan;
-/* As flex_plan_create, type F16 too. shared: dynamic shared memory that a block may have (ERR_REFUSED when a kernel needs
- * more). Memory from a; the problem's expressions and values are borrowed. */
+/* As flex_plan_create, type F16 too. Where blocks are given no element of a captured array is read, so `data` in env and
+ * score_env may be addresses on the device (blockmask_cuda.h finds such blocks). shared: dynamic shared memory that a
+ * block may have (ERR_REFUSED when a kernel needs more). Memory from a; the problem's expressions and values are borrowed. */
 MUST_CHECK err flex_cuda_plan_create(flex_cuda_plan **out, const flex_problem *p, size_t shared,
                                      arena *a);
 const block_mask *flex_cuda_plan_mask(const flex_cuda_plan *p);

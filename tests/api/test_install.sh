@@ -11,7 +11,7 @@ strict='-std=c11 -O2 -Wall -Wextra -Wpedantic -Wconversion -Wno-sign-conversion 
 names='header_compiles_alone library_exports_what_the_header_declares library_needs_what_it_declares
  examples_run_against_the_shared_library examples_run_against_the_static_library staged_install_is_found_by_pkg_config
  header_works_from_cxx readme_commands_work runs_allocate_nothing
- memory_that_cannot_be_had_is_told numbers_have_a_point_in_every_locale'
+ memory_that_cannot_be_had_is_told every_allocation_may_fail numbers_have_a_point_in_every_locale'
 if nm -D "$program" 2>/dev/null | grep -qE '__(asan|tsan)_init'; then
     for n in $names; do echo "skip $n"; done
     exit 0
@@ -190,6 +190,95 @@ no_memory() {
     grep -E '^out of memory: .* [0-9]{5,} .*bytes' "$dir/said"
 }
 
+# From a device to gradients, with each allocation failing in turn: an error that says memory, or success with the same bits where it
+# was none of ours (what is read of the system's limits); in each case nothing is kept.
+# shellcheck disable=SC2046,SC2086
+each_allocation_fails() {
+    cat >"$dir/fail.c" <<'C'
+#include <dlfcn.h>
+#include <paceline/flex.h>
+#include <stdio.h>
+#include <string.h>
+#include <sys/wait.h>
+#include <unistd.h>
+enum { L = 100, S = 130, D = 8, ROOM = 1 << 21 };
+static float q[2 * L * D], k[S * D], y[2 * L * D], z[S * D], lse[2 * L], bias[300], d_bias[300], sinks[2], d_sinks[2];
+static int32_t doc[S], n[2][16], at[2][256];
+static _Alignas(64) char room[ROOM];
+static pl_error run(pl_problem *p, pl_device *d, pl_plan **plan, pl_mask **mask, pl_mask **given) {
+    static const char *const text = "doc[q] == doc[kv] && q - kv < w";
+    const int64_t keys = S, far = 300;
+    const pl_gradient gradient = {"bias", d_bias};
+    const pl_lists lists = {.size = sizeof lists, .batch = 1, .heads = 1, .tile_q = 128, .tile_kv = 128,
+                            .by_q = {n[0], at[0], n[1], at[1]}};
+    pl_io io = {.size = sizeof io, .lse = lse, .gradients = &gradient, .n_gradients = 1, .d_sinks = d_sinks,
+                .workspace = room, .workspace_bytes = ROOM};
+    pl_error e = pl_problem_mask(p, text);
+    if (!e) e = pl_problem_int(p, "w", 50);
+    if (!e) e = pl_problem_array(p, "doc", PL_I32, 1, &keys, doc);
+    if (!e) e = pl_problem_array(p, "bias", PL_F32, 1, &far, bias);
+    if (!e) e = pl_problem_score(p, "s + bias[q - kv + 150]");
+    if (!e) e = pl_problem_gradient(p, "bias", 1);
+    if (!e) e = pl_problem_sinks(p, sinks);
+    if (!e) e = pl_mask_create(mask, p, d);
+    if (!e) e = pl_mask_export(*mask, 0, n[0], at[0], n[1], at[1]);
+    if (!e) e = pl_mask_import(given, p, &lists);
+    if (!e) e = pl_mask_check(*given, NULL);
+    if (!e) e = pl_plan_create(plan, p, d);
+    if (!e) e = pl_plan_explain(*plan, NULL, 0, NULL);
+    io.q = io.d_o = pl_view_dense(q, PL_F32, 2, L, D), io.k = io.v = pl_view_dense(k, PL_F32, 1, S, D);
+    io.o = io.dq = pl_out_dense(y, 2, L, D), io.dk = io.dv = pl_out_dense(z, 1, S, D);
+    if (!e) e = pl_forward(*plan, d, &io);
+    return e ? e : pl_backward(*plan, d, &io);
+}
+static pl_error all(void) {
+    const pl_shape shape = {sizeof shape, 1, 2, 1, L, S, D, D};
+    pl_problem *p = NULL;
+    pl_device *d = NULL;
+    pl_plan *plan = NULL;
+    pl_mask *mask = NULL, *given = NULL;
+    pl_error e = pl_device_open_cpu(&d, 2);
+    if (!e) e = pl_problem_create(&p, &shape, PL_F32);
+    if (!e) e = run(p, d, &plan, &mask, &given);
+    pl_plan_free(plan), pl_mask_free(mask), pl_mask_free(given), pl_problem_free(p), pl_device_free(d);
+    return e;
+}
+int main(void) {
+    static float want[2 * L * D];
+    _Atomic int64_t *fail_at = dlsym(RTLD_DEFAULT, "count_fail_at"), *held = dlsym(RTLD_DEFAULT, "count_held");
+    int failed = 0, ended = 0, status;
+    for (int i = 0; i < 2 * L * D; i++) q[i] = (float)(i % 13) / 7.0f - 1.0f;
+    for (int i = 0; i < S * D; i++) k[i] = (float)(i % 17) / 9.0f - 1.0f;
+    for (int i = 0; i < S; i++) doc[i] = i / 40;
+    if (!fail_at || !held || all()) return 1;
+    memcpy(want, y, sizeof want);
+    for (int i = 1; !ended; i++) {
+        pid_t child = fork();
+        if (child == 0) {
+            int64_t before = *held;
+            *fail_at = i;
+            pl_error e = all();
+            int left = *fail_at > 0; /* there are no more allocations than that */
+            *fail_at = 0;
+            if (e != (e ? PL_ERROR_MEMORY : PL_OK) || (!e && memcmp(want, y, sizeof want)) || *held != before) {
+                printf("allocation %d: %d %s, %lld bytes kept\n", i, e, pl_error_text(), (long long)(*held - before));
+                fflush(stdout);
+                _exit(3);
+            }
+            _exit(left ? 2 : e ? 1 : 0);
+        }
+        if (waitpid(child, &status, 0) != child || !WIFEXITED(status) || WEXITSTATUS(status) > 2) return 1;
+        ended = WEXITSTATUS(status) == 2;
+        failed += WEXITSTATUS(status) == 1;
+    }
+    printf("%d allocations failed\n", failed);
+    return failed > 60 ? 0 : 1;
+}
+C
+    "$cc" $strict -D_GNU_SOURCE "$dir/fail.c" $(pc --cflags --libs paceline) -o "$dir/fail"
+    LD_LIBRARY_PATH=$prefix/lib LD_PRELOAD=$(realpath "$build/tests/interpose/count.so") "$dir/fail"
+}
+
 # A program that has set a locale with a decimal comma.
 # shellcheck disable=SC2046,SC2086
 other_locale() {
@@ -230,6 +319,7 @@ if [ -n "$cxx" ]; then check header_works_from_cxx from_cxx; else echo 'skip hea
 check readme_commands_work readme
 check runs_allocate_nothing no_allocations
 check memory_that_cannot_be_had_is_told no_memory
+check every_allocation_may_fail each_allocation_fails
 mkdir "$dir/locales"
 if localedef -i de_DE -f UTF-8 "$dir/locales/de_DE.UTF-8" 2>/dev/null; then
     check numbers_have_a_point_in_every_locale other_locale

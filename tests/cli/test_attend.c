@@ -161,11 +161,22 @@ static void values_are_refused_with_the_cell(void **state) {
     assert_non_null(strstr(r.text, " of 560 rows, first b 1, h 1, q 5; look for NaN"));
 }
 
+/* A library that cannot be opened is an error of what would use it: these look for none, which would take longer than they do. */
+static void attention_and_masks_open_no_matrix_library(void **state) {
+    (void)state;
+    static const char *const absent[] = {"PACELINE_BLAS=/absent.so", NULL};
+    RUN(absent, "attend", "--random", "1,1,1,8,8,8", "--backward");
+    expect(0, "mean lse");
+    RUN(absent, "mask", "kv <= q", "--q", "8", "--kv", "8");
+    expect(0, "1 partial");
+}
+
 int main(void) {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(gradients_are_written_by_name),
         cmocka_unit_test(scores_point_at_the_fault),
         cmocka_unit_test(values_are_refused_with_the_cell),
+        cmocka_unit_test(attention_and_masks_open_no_matrix_library),
     };
     return cmocka_run_group_tests(tests, begin, end);
 }

@@ -19,7 +19,7 @@
 #include "support/says.h"
 #include "train/live.h"
 
-enum { PATIENCE = 60000 }; /* milliseconds, under sanitizers on a busy machine too */
+enum { PATIENCE = 300000 }; /* milliseconds, under sanitizers on a busy machine too */
 
 static files_dir dir;
 static run_result r;

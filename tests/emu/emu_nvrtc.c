@@ -168,7 +168,7 @@ static int compile_in(program *p, const char *folder, int n, const char *const *
     static const char folder_of_text[] = "-I" EMU_FOLDER;
     static const char *const flags[] = {"-std=c++17",
                                         "-w",
-                                        "-O1",
+                                        "-Og",
                                         "-g1",
                                         "-fPIC",
                                         "-shared",

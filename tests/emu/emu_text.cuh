@@ -16,7 +16,7 @@
 #define __launch_bounds__(...)
 #define __grid_constant__
 #define __align__(n) __attribute__((aligned(n)))
-#define __shared__   static __attribute__((section("emu_shared")))
+#define __shared__ static __attribute__((section("emu_shared"), used)) /* others read it: no store is dead */
 #define __constant__ static const
 #define EMU_DYNAMIC  extern /* was: extern __shared__ */
 

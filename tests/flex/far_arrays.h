@@ -17,6 +17,7 @@ typedef struct far_arrays {
     expr_env env; /* what the builder gets */
     blockmask__far far;
     int64_t tiles, rows, calls; /* boxes asked for */
+    int64_t nothing;            /* tiles asked for that had no visible cell */
 } far_arrays;
 
 static inline interval_leaf far_arrays_leaf(const expr_value *v, expr_type type, int64_t from,
@@ -69,6 +70,7 @@ static inline err far_arrays_count(void *ctx, const interval_box *box, const uin
                     out[i].left = (q - x->q0) * (x->kv1 - x->kv0 + 1) + k - x->kv0;
             }
         }
+        f->nothing += !out[i].some;
     }
     return ERR_OK;
 }

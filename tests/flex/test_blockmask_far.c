@@ -93,7 +93,7 @@ static void random_masks_equal_those_of_a_copy(void **state) {
     }
     print_message("%lld of %d masks built and equal, %lld asked for tiles\n", (long long)built, n,
                   (long long)asked);
-    if (!fixed) assert_true(built > n / 2 && built < n && asked > n / 10);
+    if (n >= 100) assert_true(built > n / 2 && built < n && asked > n / 10);
     arena_destroy(a);
 }
 
@@ -105,18 +105,18 @@ typedef struct named {
     const char *name, *text;
     int64_t q_len, kv_len;
     int32_t tile;
-    int asks; /* for rows that nothing proves */
+    int asks; /* for rows that nothing proves, whatever the arrays hold */
 } named;
 
 static const named list[] = {
     {"documents", "doc[q] == doc[kv] && kv <= q", 3000, 3000, 128, 0},
     {"documents apart", "mixed[q] == mixed[kv]", 1500, 1500, 64, 0},
-    {"far documents", "doc[q + 90000] == doc[kv + 90011]", 2000, 2000, 128, 1},
+    {"far documents", "doc[q + 90000] == doc[kv + 90011]", 2000, 2000, 128, 0},
     {"anchors", "let a = anchor[q // 16]; kv < n ? kv < a : (kv - n) // 16 == q // 16", 2048, 4096,
      128, 0},
     {"floats", "bias[q] > 0.5 && weight[kv] < 3.0", 900, 900, 128, 1},
-    {"conditions", "keep[kv] && (q - kv) % 3 == 0", 700, 900, 64, 1},
-    {"diagonal", "q - kv >= -500 && anchor[q - kv + 500] % 2 == 0", 1000, 500, 128, 1},
+    {"conditions", "keep[kv] && (q - kv) % 3 == 0", 700, 900, 64, 0},
+    {"diagonal", "q - kv >= -500 && anchor[q - kv + 500] % 2 == 0", 1000, 500, 128, 0},
     {"nothing", "keep[q] && doc[kv] < 0", 300, 300, 128, 0},
 };
 
@@ -190,6 +190,43 @@ static void masks_of_long_arrays(void **state) {
     }
     arena_destroy(a);
     free(data);
+}
+
+/* Leaves of one element are the array: ids in no order, whose classes collide, are told apart without a question. */
+static void short_arrays_lose_nothing(void **state) {
+    enum { TOKENS = 6000 };
+    static both x;
+    static int32_t doc[TOKENS];
+    const expr_decl decl = {"doc", EXPR_INT, 1};
+    const expr_value value = {.type = DT_I32, .dim = {TOKENS}, .data = doc};
+    const expr_env env = {&value, 0, 0};
+    const uint64_t seed = numbers_seed();
+    int32_t id = 0;
+    arena *a;
+    expr *e;
+    (void)state;
+    for (uint64_t i = 0; i < TOKENS; i++) {
+        if (numbers_below(seed, 1, i, 40) == 0) id = (int32_t)numbers_below(seed, 2, i, 100000);
+        doc[i] = id;
+    }
+    assert_ok(arena_create(&a, "masks", 0));
+    assert_ok(expr_compile(&e, EXPR_MASK, "doc[q] == doc[kv]", &decl, 1));
+    build_both(&x,
+               &(block_mask_args){.mask = e,
+                                  .env = &env,
+                                  .batch = 1,
+                                  .heads = 1,
+                                  .q_len = TOKENS,
+                                  .kv_len = TOKENS,
+                                  .tile_q = 64,
+                                  .tile_kv = 64},
+               a);
+    assert_ok(x.near_got);
+    must_agree(&x, seed, expr_source(e));
+    assert_true(x.near.empty > 1000);
+    assert_int_equal(x.f.nothing, 0);
+    expr_free(e);
+    arena_destroy(a);
 }
 
 /* More undecided tiles, and more runs of one row of tiles, than one call takes. */
@@ -316,6 +353,7 @@ int main(int argc, char **argv) {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(random_masks_equal_those_of_a_copy),
         cmocka_unit_test(masks_of_long_arrays),
+        cmocka_unit_test(short_arrays_lose_nothing),
         cmocka_unit_test(more_questions_than_a_call_takes),
         cmocka_unit_test(refusals_are_those_of_a_copy),
         cmocka_unit_test(what_the_device_says_is_passed_on),

@@ -1,8 +1,10 @@
 /* A malloc interposer for tests: counts the bytes that a process holds, from outside its own accounting.
  *
  * Loaded with LD_PRELOAD; at exit it writes "peak BYTES\ncalls N\n" to the file named by COUNT_FILE. Counts malloc, calloc, realloc,
- * the aligned forms and anonymous mmap; usable sizes, so slack of the allocator is included. It changes no behaviour. */
+ * the aligned forms and anonymous mmap; usable sizes, so slack of the allocator is included. It changes no behaviour unless the
+ * program finds count_fail_at with dlsym and sets it: 1 makes the next allocation fail, 2 the one after it, 0 none. */
 #include <dlfcn.h>
+#include <errno.h>
 #include <malloc.h>
 #include <stdatomic.h>
 #include <stdint.h>
@@ -11,17 +13,24 @@
 #include <string.h>
 #include <sys/mman.h>
 
-static _Atomic int64_t held, peak, calls;
+_Atomic int64_t count_fail_at, count_held; /* what a program under test may find */
+static _Atomic int64_t peak, calls;
 static char early[65536]; /* dlsym itself allocates before the real functions are known */
 static size_t early_used;
 
 static void *real(const char *name) { return dlsym(RTLD_NEXT, name); }
 
 static void add(int64_t n) {
-    int64_t now = atomic_fetch_add(&held, n) + n, top = atomic_load(&peak);
+    int64_t now = atomic_fetch_add(&count_held, n) + n, top = atomic_load(&peak);
     if (n > 0) atomic_fetch_add(&calls, 1);
     while (now > top && !atomic_compare_exchange_weak(&peak, &top, now)) {
     }
+}
+
+static int fails(void) {
+    if (atomic_load(&count_fail_at) == 0 || atomic_fetch_sub(&count_fail_at, 1) != 1) return 0;
+    errno = ENOMEM;
+    return 1;
 }
 
 static int is_early(const void *p) {
@@ -62,10 +71,12 @@ static void *counted(void *p) {
 
 void *malloc(size_t n) {
     find();
+    if (fails()) return NULL;
     return real_malloc ? counted(real_malloc(n)) : take_early(n);
 }
 void *calloc(size_t n, size_t size) {
     find();
+    if (fails()) return NULL;
     return real_calloc ? counted(real_calloc(n, size)) : take_early(n * size);
 }
 void *realloc(void *p, size_t n) {
@@ -75,6 +86,7 @@ void *realloc(void *p, size_t n) {
         if (q) memcpy(q, p, n);
         return q;
     }
+    if (fails()) return NULL;
     int64_t before = p ? (int64_t)malloc_usable_size(p) : 0;
     void *q = real_realloc(p, n);
     if (q || n == 0) add((q ? (int64_t)malloc_usable_size(q) : 0) - before);
@@ -88,10 +100,11 @@ void free(void *p) {
 }
 void *aligned_alloc(size_t align, size_t n) {
     find();
-    return counted(real_aligned(align, n));
+    return fails() ? NULL : counted(real_aligned(align, n));
 }
 int posix_memalign(void **out, size_t align, size_t n) {
     find();
+    if (fails()) return ENOMEM;
     int rc = real_memalign(out, align, n);
     if (!rc) counted(*out);
     return rc;
@@ -102,6 +115,7 @@ static _Atomic uintptr_t anonymous[4096];
 
 void *mmap(void *at, size_t n, int prot, int flags, int fd, off_t offset) {
     find();
+    if ((flags & MAP_ANONYMOUS) && fails()) return MAP_FAILED;
     void *p = real_mmap(at, n, prot, flags, fd, offset);
     if (p == MAP_FAILED || !(flags & MAP_ANONYMOUS) || prot == PROT_NONE) return p;
     for (int i = 0; i < 4096; i++) {

@@ -1,6 +1,7 @@
 /* Stands for NVRTC in front of the real one, or alone: counts compiles of all processes, can be slow, old or incomplete.
  *
- * Each compile appends "began" and then "ended" to the file STUB_NVRTC_LOG; between them it sleeps STUB_NVRTC_MS. With
+ * Each compile appends "began" and then "ended" to the file STUB_NVRTC_LOG; between them it sleeps STUB_NVRTC_MS, and waits
+ * until STUB_NVRTC_MEET compiles have begun; one that nobody joins within ten seconds appends "alone" and goes on. With
  * STUB_NVRTC_REAL (a path) the real library compiles; without, the image is the source's text with this process's number
  * behind it, so that two compiles never agree. STUB_VERSION: 13; old (11.8); less (a symbol is missing). */
 #include <dlfcn.h>
@@ -41,6 +42,24 @@ static void tell(const char *line) {
     int fd = path ? open(path, O_WRONLY | O_CREAT | O_APPEND, 0600) : -1;
     if (fd >= 0 && write(fd, line, strlen(line)) < 0) perror(path);
     if (fd >= 0) close(fd);
+}
+
+static int told(const char *line) {
+    const char *path = getenv("STUB_NVRTC_LOG");
+    FILE *f = path ? fopen(path, "r") : NULL;
+    char text[64];
+    int n = 0;
+    while (f && fgets(text, sizeof text, f)) n += !strcmp(text, line);
+    if (f) fclose(f);
+    return n;
+}
+
+static void meet(void) {
+    const char *text = getenv("STUB_NVRTC_MEET");
+    const struct timespec t = {0, 1000000};
+    int wanted = text ? atoi(text) : 0;
+    for (int i = 0; i < 10000 && told("began\n") < wanted; i++) nanosleep(&t, NULL);
+    if (told("began\n") < wanted) tell("alone\n");
 }
 
 const char *nvrtcGetErrorString(int rc) { return rc ? "an error of the stub" : "success"; }
@@ -95,6 +114,7 @@ int nvrtcCompileProgram(program *p, int n, const char *const *options) {
     memcpy(&compile, &f, sizeof f);
     tell("began\n");
     nanosleep(&t, NULL);
+    meet();
     int rc = f ? compile(p->real, n, options) : 0;
     tell("ended\n");
     return rc;
