@@ -13,7 +13,7 @@ for p in "$build"/fuzz/*; do
     seeds=fuzz/corpus/$name
     [ -d "$seeds" ] || seeds=
     log=$build/$name.log
-    if ! "$p" -runs="${FUZZ_RUNS:-20000}" -max_total_time="${FUZZ_SECONDS:-10}" -timeout=10 \
+    if ! "$p" -runs="${FUZZ_RUNS:-20000}" -max_total_time="${FUZZ_SECONDS:-10}" -timeout=60 \
         -rss_limit_mb=2048 -artifact_prefix="$build/crash-$name-" "$work" $seeds >"$log" 2>&1; then
         tail -n 40 "$log"
         echo "fuzz $name: failed; the input is beside $build/crash-$name-*"

@@ -115,6 +115,12 @@ static err read_number(lexer *x, token *t) {
 
 static err foreign_sign(lexer *x, const char *at) {
     static const char *const table[][2] = {
+        {"===", "write `==`"},
+        {"=>", "write `>=`"},
+        {"=<", "write `<=`"},
+        {"!==", "write `!=`"},
+        {"<>", "write `!=`"},
+        {"/*", "a comment begins with `#` and ends with its line"},
         {"=", "`=` names a value in a `let` line only; write `==` to compare"},
         {"&", "write `&&` or `and`; there are no operations on bits"},
         {"|", "write `||` or `or`; there are no operations on bits"},
@@ -145,6 +151,8 @@ err expr_lex__next(lexer *x, token *out) {
     static const char *const signs[] = {"&&", "||", "==", "!=", "<=", ">=", "//", "<",
                                         ">",  "!",  "+",  "-",  "*",  "/",  "%",  "?",
                                         ":",  "(",  ")",  "[",  "]",  ",",  ";",  NULL};
+    static const char *const foreign[] = {"===", "=>", "=<", "!==", "<>",
+                                          "/*",  "**", "<<", ">>",  NULL};
     const char *c = x->at;
     while (*c == ' ' || *c == '\t' || *c == '\n' || *c == '\r' || *c == '#')
         c += *c == '#' ? (int)strcspn(c, "\n") : 1;
@@ -158,12 +166,13 @@ err expr_lex__next(lexer *x, token *out) {
         x->at = c + out->n;
         return ERR_OK;
     }
+    for (int i = 0; foreign[i]; i++) /* before the signs that they begin with */
+        if (strncmp(c, foreign[i], strlen(foreign[i])) == 0) return foreign_sign(x, c);
     if (c[0] == '=' && c[1] != '=') { /* needed by let; the parser refuses it elsewhere */
         *out = (token){.kind = TOKEN_SIGN, .at = c, .n = 1};
         x->at = c + 1;
         return ERR_OK;
     }
-    if (c[0] == c[1] && (*c == '*' || *c == '<' || *c == '>')) return foreign_sign(x, c);
     for (int i = 0; signs[i]; i++) {
         size_t n = strlen(signs[i]);
         if (strncmp(c, signs[i], n) != 0) continue;

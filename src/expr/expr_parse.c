@@ -157,6 +157,10 @@ static err foreign_name(parser *p, const token *t) {
         {"else", "write `c ? x : y`"},
         {"return", "the last line is the result; leave `return` out"},
         {"xor", "write `!=` between two conditions"},
+        {"is", "write `==`"},
+        {"lambda", "the text is what it would return; leave `lambda` and its names out"},
+        {"inf", "write `1.0 / 0.0`"},
+        {"nan", "write `0.0 / 0.0`"},
         {"where", "write `c ? x : y`"},
         {"pow", "write a product, or `exp2(y * log(x) / log(2.0))`"},
     };
@@ -322,6 +326,9 @@ static err parse_name(parser *p, part *out) {
         return expr_lex__fail(&p->lex, name.at, "put `not …` in parentheses here");
     if (expr_lex__is(&name, "let"))
         return expr_lex__fail(&p->lex, name.at, "`let` lines come before the expression");
+    if (expr_lex__is(&name, "and") || expr_lex__is(&name, "or"))
+        return expr_lex__fail(&p->lex, name.at, "a value is needed here, not `%.*s`", name.n,
+                              name.at);
     return unknown_name(p, &name);
 }
 
@@ -517,6 +524,11 @@ static err parse_program(parser *p, int *root) {
         return expr_lex__fail(&p->lex, p->tok.at,
                               "`;` ends `let` lines only; the expression is last "
                               "and has none");
+    if (is(p, "["))
+        return expr_lex__fail(
+            &p->lex, p->tok.at,
+            "an index belongs to the name of an array, all of them in one pair of "
+            "brackets, as in `bias[h, q]`");
     if (p->tok.kind != TOKEN_END)
         return expr_lex__fail(&p->lex, p->tok.at,
                               "the expression is complete before `%.*s`; an "

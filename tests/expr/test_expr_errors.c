@@ -51,6 +51,17 @@ static void spelling(void **state) {
          "      ^"},
         {"true \xc3\x97 3 = q",
          "mask, line 1, column 6: write `*`\n  true \xc3\x97 3 = q\n       ^"},
+        {"q === kv", "mask, line 1, column 3: write `==`\n  q === kv\n    ^"},
+        {"q => kv", "mask, line 1, column 3: write `>=`\n  q => kv\n    ^"},
+        {"q =< kv", "mask, line 1, column 3: write `<=`\n  q =< kv\n    ^"},
+        {"q !== kv", "mask, line 1, column 3: write `!=`\n  q !== kv\n    ^"},
+        {"q <> kv", "mask, line 1, column 3: write `!=`\n  q <> kv\n    ^"},
+        {"/* all */ true",
+         "mask, line 1, column 1: a comment begins with `#` and ends with its line\n"
+         "  /* all */ true\n  ^"},
+        {"q << 2 < kv",
+         "mask, line 1, column 3: there are no operations on bits; multiply by a power of two\n"
+         "  q << 2 < kv\n    ^"},
         {"q ** 2 < kv",
          "mask, line 1, column 3: there is no power; write a product, or `exp2(y * log(x) "
          "/ log(2.0))`\n  q ** 2 < kv\n    ^"},
@@ -178,6 +189,13 @@ static void structure(void **state) {
         {"q >= kv\n&& doc[kv) == 2",
          "mask, line 2, column 10: `]` is needed here to close the index, not "
          "`)`\n  && doc[kv) == 2\n           ^"},
+        {"or q < kv", "mask, line 1, column 1: a value is needed here, not `or`\n  or q < kv\n  ^"},
+        {"doc[q][kv] == 2",
+         "mask, line 1, column 7: an index belongs to the name of an array, all of them in one "
+         "pair of brackets, as in `bias[h, q]`\n  doc[q][kv] == 2\n        ^"},
+        {"q is kv", "mask, line 1, column 3: unknown name `is`; write `==`\n  q is kv\n    ^"},
+        {"alpha < inf",
+         "mask, line 1, column 9: unknown name `inf`; write `1.0 / 0.0`\n  alpha < inf\n          ^"},
         {"q == not keep[q]", "mask, line 1, column 6: put `not \xe2\x80\xa6` in parentheses here\n"
                              "  q == not keep[q]\n       ^"});
 }
