@@ -240,7 +240,7 @@ test-asan: ## all tests under the address and undefined behaviour sanitizers
 # guess ends the program.
 tsan_names := $(shell sed 's/\#.*//' tests/tsan.list 2>/dev/null)
 test-tsan: ## the tests named in tests/tsan.list under the thread sanitizer
-	@TEST_TIMEOUT=1800 TSAN_OPTIONS=halt_on_error=1:intercept_tls_get_addr=0 $(MAKE) --no-print-directory BUILD=$(BUILD)/tsan SAN=thread \
+	@TEST_TIMEOUT=1800 TSAN_OPTIONS=halt_on_error=1:allocator_may_return_null=1:intercept_tls_get_addr=0 $(MAKE) --no-print-directory BUILD=$(BUILD)/tsan SAN=thread \
 	  OPT='-O1 -g' test-subset SUBSET='$(tsan_names)'
 
 .PHONY: test-subset

@@ -7,10 +7,10 @@
 #include "core/env.h"
 #include "core/log.h"
 #include "core/pool.h"
+#include "core/thread.h"
 #include "core/version.h"
 #include <errno.h>
 #include <fcntl.h>
-#include <pthread.h>
 #include <signal.h>
 #include <stdio.h>
 #include <string.h>
@@ -111,12 +111,8 @@ static void *call_main(void *ctx) {
 
 static int run_on_own_stack(const command *c, int argc, char **argv) {
     call x = {c, argc, argv, 1};
-    pthread_attr_t attr;
     pthread_t id;
-    pthread_attr_init(&attr);
-    int failed = pthread_attr_setstacksize(&attr, 2 * POOL_STACK);
-    if (!failed) failed = pthread_create(&id, &attr, call_main, &x);
-    pthread_attr_destroy(&attr);
+    const int failed = thread_start(&id, 2 * POOL_STACK, THREAD_SIGNALS, call_main, &x);
     if (failed) {
         errno = failed;
         return fail(c->name, err_errno("no memory for a stack of %d MiB", 2 * POOL_STACK >> 20));

@@ -8,17 +8,20 @@
  * Tasks start in order of their numbers: when task t fails, all lower ones have started and will
  * finish, so the failure with the lowest number is always seen, whatever the threads did.
  * An idle worker looks at the gate for some microseconds before it sleeps; with more threads
- * than CPUs it sleeps at once. No stealing, no nesting, no priorities. */
+ * than CPUs it sleeps at once. No stealing, no nesting, no priorities.
+ * What a thread works at it writes to a seat of its own, for whoever looks into a run that stands still: threads of a pool take
+ * no signals, so they cannot be asked. */
 #include "core/pool.h"
 #include "core/arena.h"
+#include "core/thread.h"
 #include <errno.h>
-#include <pthread.h>
 #include <sched.h>
-#include <signal.h>
 #include <stdatomic.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <time.h>
+#include <unistd.h>
 
 enum { TEXT_MAX = 2048, MAX_THREADS = 1024, SPINS = 2000, MAX_CPUS = 16384 };
 
@@ -28,9 +31,17 @@ typedef struct worker {
     int index; /* 1..threads-1; the caller is 0 */
 } worker;
 
+/* What one thread does: written by it alone, read by pool_look. A cache line each. */
+typedef struct seat {
+    _Atomic uintptr_t fn; /* 0: nothing */
+    _Atomic int64_t task, n, since, system_id;
+    char apart[24];
+} seat;
+
 struct pool {
     int threads, spins;
     worker *workers; /* [threads - 1] started ones */
+    seat *seats;     /* [threads] */
     int started;
     pthread_mutex_t callers; /* held for a whole run */
     /* Of a run; written while nobody is inside. */
@@ -69,13 +80,30 @@ static void note_failure(pool *p, int64_t task, err code) {
     pthread_mutex_unlock(&p->lock);
 }
 
+/* Of the clock's last tick, some milliseconds old: it costs next to nothing. */
+static int64_t coarse_ns(void) {
+    struct timespec t;
+    clock_gettime(CLOCK_MONOTONIC_COARSE, &t);
+    return (int64_t)t.tv_sec * 1000000000 + t.tv_nsec;
+}
+
+static void sit(seat *s, int64_t task, int64_t n, pool_task fn) {
+    atomic_store_explicit(&s->task, task, memory_order_relaxed);
+    atomic_store_explicit(&s->n, n, memory_order_relaxed);
+    atomic_store_explicit(&s->since, coarse_ns(), memory_order_relaxed);
+    atomic_store_explicit(&s->fn, (uintptr_t)fn, memory_order_release);
+}
+
 static void take_tasks(pool *p, int64_t n, pool_task fn, void *ctx, int thread) {
+    seat *s = &p->seats[thread];
     for (;;) {
         int64_t task = atomic_fetch_add(&p->next, 1);
-        if (task >= n || task > atomic_load(&p->first_failed)) return;
+        if (task >= n || task > atomic_load(&p->first_failed)) break;
+        sit(s, task, n, fn);
         err e = fn(ctx, task, thread);
         if (e) note_failure(p, task, e);
     }
+    atomic_store_explicit(&s->fn, 0, memory_order_relaxed);
 }
 
 /* Whether a run is open that is not the one of generation seen. */
@@ -120,6 +148,7 @@ static void *worker_main(void *argument) {
     worker *w = argument;
     pool *p = w->owner;
     uint64_t seen = 0;
+    atomic_store(&p->seats[w->index].system_id, gettid());
     for (;;) {
         for (int i = 0; i < p->spins && !is_new(atomic_load(&p->gate), seen); i++) relax();
         if (enter(p, &seen)) {
@@ -131,22 +160,14 @@ static void *worker_main(void *argument) {
     }
 }
 
-/* Workers take no signals: the program's main thread is to see them. Their stacks have a size of their own,
- * taken whole at the start: kernels keep packed blocks there, and a small `ulimit -s` must not end in a crash. */
 static err start_workers(pool *p) {
-    sigset_t all, before;
-    pthread_attr_t attr;
-    sigfillset(&all);
-    pthread_sigmask(SIG_SETMASK, &all, &before);
-    pthread_attr_init(&attr);
-    int failed = pthread_attr_setstacksize(&attr, POOL_STACK);
+    int failed = 0;
     for (int i = 0; i < p->threads - 1 && !failed; i++) {
         p->workers[i] = (worker){.owner = p, .index = i + 1};
-        failed = pthread_create(&p->workers[i].id, &attr, worker_main, &p->workers[i]);
+        failed = thread_start(&p->workers[i].id, POOL_STACK, THREAD_NO_SIGNALS, worker_main,
+                              &p->workers[i]);
         if (!failed) p->started++;
     }
-    pthread_attr_destroy(&attr);
-    pthread_sigmask(SIG_SETMASK, &before, NULL);
     if (!failed) return ERR_OK;
     errno = failed;
     return err_errno("thread %d of %d could not be started; ask for fewer threads", p->started + 2,
@@ -161,7 +182,9 @@ err pool_create(pool **out, int threads) {
     pool *p;
     TRY(mem_new(1, sizeof *p, &p));
     err e = mem_new((size_t)threads, sizeof *p->workers, &p->workers);
+    if (!e) e = mem_new((size_t)threads, sizeof *p->seats, &p->seats);
     if (e) {
+        mem_free(p->workers);
         mem_free(p);
         return e;
     }
@@ -197,7 +220,23 @@ void pool_destroy(pool *p) {
     pthread_mutex_destroy(&p->lock);
     pthread_mutex_destroy(&p->callers);
     mem_free(p->workers);
+    mem_free(p->seats);
     mem_free(p);
+}
+
+int pool_look(const pool *p, pool_view *out, int cap) {
+    const int n = p->threads < cap ? p->threads : cap;
+    const int64_t now = coarse_ns();
+    for (int i = 0; i < n; i++) {
+        const seat *s = &p->seats[i];
+        out[i].fn = atomic_load_explicit(&s->fn, memory_order_acquire);
+        out[i].task = atomic_load_explicit(&s->task, memory_order_relaxed);
+        out[i].n = atomic_load_explicit(&s->n, memory_order_relaxed);
+        out[i].system_id = atomic_load(&s->system_id);
+        const int64_t since = atomic_load_explicit(&s->since, memory_order_relaxed);
+        out[i].seconds = now > since ? (double)(now - since) * 1e-9 : 0;
+    }
+    return n;
 }
 
 int pool_threads(const pool *p) { return p->threads; }

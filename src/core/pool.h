@@ -19,6 +19,17 @@ MUST_CHECK err pool_create(pool **out, int threads); /* 1..1024 */
 void pool_destroy(pool *p);
 int pool_threads(const pool *p);
 MUST_CHECK err pool_run(pool *p, int64_t n, pool_task fn, void *ctx);
+/* What a thread of the pool does now: 0 is whoever called pool_run. */
+typedef struct pool_view {
+    int64_t
+        system_id; /* of the thread, as /proc and debuggers name it; 0: the caller's, or not started yet */
+    uintptr_t fn;    /* the task's function; 0: it has no task */
+    int64_t task, n; /* which of how many */
+    double seconds;  /* since it took the task */
+} pool_view;
+/* All threads' views, cap at most; returns how many. Any thread may look at any time and waits for nothing; a thread that changes its
+ * task meanwhile may be shown with parts of both. */
+int pool_look(const pool *p, pool_view *out, int cap);
 /* Usable CPUs by affinity mask and cgroup quota, at least 1. */
 int pool_cpus(void);
 

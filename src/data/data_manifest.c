@@ -143,14 +143,6 @@ err data__manifest_write(const data__manifest *m, const char *path) {
 
 /* ---- reading ---- */
 
-static err get_text(const json_t *o, const char *path, const char *key, char *out, size_t n) {
-    const char *text = NULL;
-    TRY(json_get_text(o, path, key, &text));
-    if (strlen(text) >= n) return err_set(ERR_FORMAT, "%s: \"%s\" is too long", path, key);
-    memcpy(out, text, strlen(text) + 1);
-    return ERR_OK;
-}
-
 static err get_list(const json_t *o, const char *path, const char *key, const json_t **out) {
     *out = json_object_get(o, key);
     if (json_is_array(*out)) return ERR_OK;
@@ -161,9 +153,9 @@ static err get_file(const json_t *o, const char *path, data__file *f) {
     count_field list[COUNTS];
     int n = 0;
     fields_of(&f->counts, list);
-    TRY(get_text(o, path, "path", f->path, sizeof f->path));
+    TRY(json_copy_text(o, path, "path", f->path, sizeof f->path));
     TRY(json_get_int(o, path, "bytes", &f->bytes));
-    TRY(get_text(o, path, "digest", f->digest, sizeof f->digest));
+    TRY(json_copy_text(o, path, "digest", f->digest, sizeof f->digest));
     TRY(json_get_bool(o, path, "open_line", &f->open_line));
     for (int i = 0; i < COUNTS; i++) TRY(json_get_int(o, path, list[i].key, list[i].value));
     return json_get_ints(o, path, "reasons", f->counts.rejected_by_reason, DATA__REASONS, &n);
@@ -202,9 +194,9 @@ static err get_key(const json_t *store, const char *path, data__manifest *m) {
                        "%s records no key, so what its folder was prepared from is unknown; remove "
                        "the folder or choose another store",
                        path);
-    TRY(get_text(key, path, "rule", m->rule, sizeof m->rule));
-    TRY(get_text(key, path, "tokenizer", m->tokenizer, sizeof m->tokenizer));
-    TRY(get_text(key, path, "template", m->chat, sizeof m->chat));
+    TRY(json_copy_text(key, path, "rule", m->rule, sizeof m->rule));
+    TRY(json_copy_text(key, path, "tokenizer", m->tokenizer, sizeof m->tokenizer));
+    TRY(json_copy_text(key, path, "template", m->chat, sizeof m->chat));
     TRY(json_get_int(key, path, "max_length", &m->max_length));
     return json_get_bool(key, path, "lenient", &m->lenient);
 }
@@ -218,7 +210,7 @@ static err get_store(const json_t *o, const char *path, data__manifest *m) {
         if (!json_is_object(part))
             return err_set(ERR_FORMAT, "%s: \"%s\" is missing", path, part_keys[i]);
         TRY(json_get_int(part, path, "bytes", &m->part[i].bytes));
-        TRY(get_text(part, path, "digest", m->part[i].digest, sizeof m->part[i].digest));
+        TRY(json_copy_text(part, path, "digest", m->part[i].digest, sizeof m->part[i].digest));
     }
     TRY(get_list(o, path, "files", &files));
     m->n_files = json_array_size(files);
@@ -240,7 +232,7 @@ static err parse(const json_t *top, const char *path, data__manifest *m) {
                        "%s: format %" PRId64
                        " is not known to this program; remove the folder or choose another store",
                        path, format);
-    TRY(get_text(top, path, "digest", digest, sizeof digest));
+    TRY(json_copy_text(top, path, "digest", digest, sizeof digest));
     if (!json_is_object(store)) return err_set(ERR_FORMAT, "%s: \"store\" is missing", path);
     TRY(get_key(store, path, m));
     TRY(digest_of(store, path, own));

@@ -7,10 +7,9 @@
 #include "core/arena.h"
 #include "core/clock.h"
 #include "core/pool.h"
+#include "core/thread.h"
 #include <errno.h>
 #include <inttypes.h>
-#include <pthread.h>
-#include <signal.h>
 #include <time.h>
 
 #define TICK    0.5
@@ -98,19 +97,9 @@ static void *watch(void *ctx) {
     return NULL;
 }
 
-/* Its stack is taken whole at the start, and it takes no signals: those are for the program's first threads. */
 static err start_thread(watchdog *w) {
-    sigset_t all, before;
-    pthread_attr_t attr;
-    sigfillset(&all);
-    pthread_sigmask(SIG_SETMASK, &all, &before);
-    pthread_attr_init(&attr);
-    int failed = pthread_attr_setstacksize(&attr, POOL_STACK);
-    if (!failed) failed = pthread_create(&w->thread, &attr, watch, w);
-    pthread_attr_destroy(&attr);
-    pthread_sigmask(SIG_SETMASK, &before, NULL);
-    errno = failed;
-    return failed ? err_errno("the watchdog's thread could not be started") : ERR_OK;
+    errno = thread_start(&w->thread, POOL_STACK, THREAD_NO_SIGNALS, watch, w);
+    return errno ? err_errno("the watchdog's thread could not be started") : ERR_OK;
 }
 
 static void dispose(watchdog *w) {

@@ -162,6 +162,16 @@ err json_get_text(const json_t *obj, const char *where, const char *key, const c
     return take_text(v, where, key, out);
 }
 
+err json_copy_text(const json_t *obj, const char *where, const char *key, char *out, size_t n) {
+    const char *text = NULL;
+    TRY(json_get_text(obj, where, key, &text));
+    if (strlen(text) >= n)
+        return err_set(ERR_FORMAT, "%s: \"%s\" is too long: %zu bytes, and %zu are the most", where,
+                       key, strlen(text), n - 1);
+    memcpy(out, text, strlen(text) + 1);
+    return ERR_OK;
+}
+
 err json_get_int_or(const json_t *obj, const char *where, const char *key, int64_t def,
                     int64_t *out) {
     const json_t *v;

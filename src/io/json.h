@@ -20,6 +20,9 @@ MUST_CHECK err json_get_real(const json_t *obj, const char *where, const char *k
 MUST_CHECK err json_get_bool(const json_t *obj, const char *where, const char *key, int *out);
 MUST_CHECK err json_get_text(const json_t *obj, const char *where, const char *key,
                              const char **out); /* borrowed from obj */
+/* Into out, of n bytes; ERR_FORMAT for a longer one. */
+MUST_CHECK err json_copy_text(const json_t *obj, const char *where, const char *key, char *out,
+                              size_t n);
 /* The _or forms: an absent or null key gives the default; a wrong type is still an error. */
 MUST_CHECK err json_get_int_or(const json_t *obj, const char *where, const char *key, int64_t def,
                                int64_t *out);

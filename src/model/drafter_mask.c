@@ -4,9 +4,8 @@
  * sees nothing. A windowed layer also asks (anchor + slot) - kv < window of context keys; inside the block both
  * directions stay open. The documents of a row are contiguous, so one start per block says the document.
  * Layers of equal window share a plan. It knows nothing of weights. */
-#include "flex/blockmask_cuda.h"
-#include "flex/flex_cuda_run.h"
 #include "model/drafter_acts.h"
+#include "model/mask_kernels.h"
 #include <inttypes.h>
 
 #define OWN_BLOCK "(kv >= ctx && (kv - ctx) // bs == blk && anchor[blk] >= 0)"
@@ -51,7 +50,7 @@ static int64_t windows(const drafter_config *c, int *full) {
     return window;
 }
 
-/* One block behind one key: texts of kernels do not depend on lengths or values. */
+/* One block behind one key. */
 static err visit_mask(int w, const drafter_config *c, dtype type, size_t shared, kernel_visit visit,
                       void *ctx, arena *a) {
     static const int32_t zero[1] = {0};
@@ -62,21 +61,16 @@ static err visit_mask(int w, const drafter_config *c, dtype type, size_t shared,
                                                   {.scalar.i = c->block_size}};
     const expr_env env = {.values = values};
     expr *mask;
-    flex_cuda_plan *plan;
     TRY(expr_compile(&mask, EXPR_MASK, mask_text[w], decls, DRAFTER__CAPTURES));
-    const flex_problem p = {.batch = 1,
-                            .q_heads = 1,
-                            .kv_heads = 1,
+    const mask_kernels k = {.mask = mask,
+                            .env = &env,
                             .q_len = c->block_size,
                             .kv_len = 1 + c->block_size,
-                            .dim = c->head_dim,
-                            .v_dim = c->head_dim,
+                            .head_dim = c->head_dim,
                             .type = type,
-                            .mask = mask,
-                            .env = &env};
-    err e = flex_cuda_plan_create(&plan, &p, shared, a);
-    if (!e) e = flex_cuda_each(plan, 1, visit, ctx);
-    if (!e) e = blockmask_cuda_each(mask, &env, visit, ctx);
+                            .shared = shared,
+                            .backward = 1};
+    err e = mask_kernels_visit(&k, visit, ctx, a);
     expr_free(mask);
     return e;
 }

@@ -4,9 +4,8 @@
  * the config and every weight as held, so the same model from a GGUF file and from a folder has one digest, and rounding
  * in another way has another. */
 #include "core/file.h"
-#include "flex/blockmask_cuda.h"
-#include "flex/flex_cuda_run.h"
 #include "flex/paged_cuda.h"
+#include "model/mask_kernels.h"
 #include "model/target_parts.h"
 #include <math.h>
 #include <stdio.h>
@@ -144,28 +143,22 @@ err target_read_config(target_config *out, const char *path) {
     return e;
 }
 
-/* One token: texts of kernels do not depend on lengths or values. */
+/* Rows of one token. */
 static err visit_rows(const target_config *c, dtype type, size_t shared, kernel_visit visit,
                       void *ctx, arena *a) {
     static const int32_t zero[1] = {0};
     const expr_value value = {.type = DT_I32, .dim = {1}, .data = zero};
     const expr_env env = {.values = &value};
     expr *mask;
-    flex_cuda_plan *plan;
     TRY(compile_mask(&mask));
-    const flex_problem p = {.batch = 1,
-                            .q_heads = 1,
-                            .kv_heads = 1,
+    const mask_kernels k = {.mask = mask,
+                            .env = &env,
                             .q_len = 1,
                             .kv_len = 1,
-                            .dim = c->head_dim,
-                            .v_dim = c->head_dim,
+                            .head_dim = c->head_dim,
                             .type = type,
-                            .mask = mask,
-                            .env = &env};
-    err e = flex_cuda_plan_create(&plan, &p, shared, a);
-    if (!e) e = flex_cuda_each(plan, 0, visit, ctx);
-    if (!e) e = blockmask_cuda_each(mask, &env, visit, ctx);
+                            .shared = shared};
+    err e = mask_kernels_visit(&k, visit, ctx, a);
     expr_free(mask);
     return e;
 }

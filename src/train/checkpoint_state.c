@@ -80,14 +80,6 @@ static err get_real_or_nan(const json_t *o, const char *path, const char *key, d
     return json_get_real_or(o, path, key, NAN, out);
 }
 
-static err copy_text(const json_t *o, const char *path, const char *key, char *out, size_t n) {
-    const char *text = NULL;
-    TRY(json_get_text(o, path, key, &text));
-    if (strlen(text) >= n) return err_set(ERR_FORMAT, "%s: \"%s\" is too long", path, key);
-    memcpy(out, text, strlen(text) + 1);
-    return ERR_OK;
-}
-
 /* Without the list only the epoch of the cursor is known. */
 static err get_epochs(const json_t *o, const char *path, checkpoint_state *s) {
     const json_t *list = json_object_get(o, "epochs"), *pair;
@@ -128,10 +120,10 @@ static err parse(const json_t *o, const char *path, checkpoint_state *s) {
     TRY(get_real_or_nan(o, path, "tau", &s->tau));
     TRY(get_real_or_nan(o, path, "best_tau", &s->best_tau));
     TRY(json_get_bool(o, path, "finished", &s->finished));
-    TRY(copy_text(o, path, "target_digest", s->target_digest, sizeof s->target_digest));
-    TRY(copy_text(o, path, "data_digest", s->data_digest, sizeof s->data_digest));
-    TRY(copy_text(o, path, "held_digest", s->held_digest, sizeof s->held_digest));
-    TRY(copy_text(o, path, "blas", s->blas, sizeof s->blas));
+    TRY(json_copy_text(o, path, "target_digest", s->target_digest, sizeof s->target_digest));
+    TRY(json_copy_text(o, path, "data_digest", s->data_digest, sizeof s->data_digest));
+    TRY(json_copy_text(o, path, "held_digest", s->held_digest, sizeof s->held_digest));
+    TRY(json_copy_text(o, path, "blas", s->blas, sizeof s->blas));
     TRY(json_get_text(o, path, "recipe", &recipe_text));
     return str_add(&s->recipe, recipe_text, strlen(recipe_text));
 }

@@ -94,7 +94,7 @@ static void count_target(count *c, train_target *g) {
     const size_t width = (size_t)count_taps(c) * (size_t)target_get_config(t->t)->hidden;
     const size_t bytes =
         row_buffer_bytes(r->max_tokens, r->max_docs) +
-        (size_t)r->max_tokens * width * sizeof(float) + 64 +
+        (size_t)r->max_tokens * width * sizeof(float) + (size_t)r->max_docs + 128 +
         target_forward_bytes(t->t, r->max_tokens, r->max_docs, threads_of(c, g->on));
     line(c, g->on, g->role.name, "a row through the target", bytes);
     if (c->lines) g->work_bytes = bytes;

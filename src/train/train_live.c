@@ -1,10 +1,11 @@
 /* The run as others see it: the live record filled in at every tick of the watchdog, and what happens when it finds a stall.
  *
  * Figures that role threads own are read from what they publish under the run's guard, from the heart and from the rings. A stall is logged
- * with every role's place and stack and fails the run; roles that can still be reached end, and what they have is
+ * with every role's place and stack, and with what the threads of each device's pool work at, and fails the run; roles that can still be reached end, and what they have is
  * saved. How the record is written is live_run.c's business. */
 #include "core/clock.h"
 #include "core/log.h"
+#include "core/symbol.h"
 #include "train/train_parts.h"
 #include <inttypes.h>
 #include <stdio.h>
@@ -166,10 +167,41 @@ static void on_tick(void *ctx) {
     live_run_end(t->live, 0);
 }
 
+static err describe_thread(const pool_view *v, int i, const symbol_table *names, str *out) {
+    char name[SYMBOL_TEXT], span[16];
+    TRY(str_printf(out, "  thread %d", i));
+    if (i) TRY(str_printf(out, " (%" PRId64 ")", v->system_id));
+    if (!v->fn) return str_printf(out, " has no task\n");
+    return str_printf(out, " works at task %" PRId64 " of %" PRId64 " of %s, for %s\n", v->task + 1,
+                      v->n, symbol_text(names, v->fn, name), clock_span(v->seconds, span));
+}
+
+/* A role that waits for its device's pool stands in the pool's code: who keeps it waiting is seen here. */
+static err describe_pools(const train *t, str *out) {
+    pool_view v[TRAIN_MAX_CPUS];
+    symbol_table *names;
+    TRY(symbol_open(&names));
+    err e = ERR_OK;
+    for (int i = 0; i < t->n_devices && !e; i++) {
+        const pool *p = dev_pool(t->device[i].d);
+        const int n = pool_look(p, v, TRAIN_MAX_CPUS);
+        e = str_printf(out, "pool of %s, whose thread 0 is the role that has its turn:\n",
+                       t->device[i].name);
+        for (int k = 0; k < n && !e; k++) e = describe_thread(&v[k], k, names, out);
+        if (!e && n < pool_threads(p)) e = str_printf(out, "  and %d more\n", pool_threads(p) - n);
+    }
+    symbol_close(names);
+    return e;
+}
+
 static void on_stall(void *ctx, const char *report) {
     train *t = ctx;
     const train_role watcher = {.name = "watchdog"};
+    str pools = {0};
     log_lines(LOG_ERROR, report);
+    if (describe_pools(t, &pools)) err_clear(); /* what it has is still told */
+    if (pools.n) log_lines(LOG_ERROR, pools.s);
+    str_free(&pools);
     train__fail(t, NULL, &watcher,
                 err_set(ERR_INTERNAL, "%.*s; log.txt of the run has every role's place and stack",
                         (int)strcspn(report, "\n"), report));

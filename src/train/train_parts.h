@@ -56,6 +56,8 @@ typedef struct train_target {
     arena *work;
     data_row row; /* own buffer */
     float *taps;  /* [max_row_tokens, n_taps of the union * H] */
+    uint8_t *
+        stored; /* [max_row_docs] whether a document's taps are in the store, before the row's forward */
     train_role role;
     size_t work_bytes;
 } train_target;

@@ -154,14 +154,6 @@ static err read_row(const json_t *o, const char *path, int n_drafters, train_rat
     return ERR_OK;
 }
 
-static err copy_text(const json_t *o, const char *path, const char *key, char *out, size_t n) {
-    const char *text = NULL;
-    TRY(json_get_text(o, path, key, &text));
-    if (strlen(text) >= n) return err_set(ERR_FORMAT, "%s: %s is too long", path, key);
-    memcpy(out, text, strlen(text) + 1);
-    return ERR_OK;
-}
-
 static err read_table(const train *t, const json_t *o, const char *path, train_rates *r) {
     const json_t *rows = json_object_get(o, "rows");
     int64_t format = 0;
@@ -170,9 +162,9 @@ static err read_table(const train *t, const json_t *o, const char *path, train_r
         return err_set(ERR_REFUSED, "%s: format %" PRId64 " of rates is not known here", path,
                        format);
     TRY(check_shapes(t, o, path));
-    TRY(copy_text(o, path, "machine", r->machine, sizeof r->machine));
-    TRY(copy_text(o, path, "program", r->program, sizeof r->program));
-    TRY(copy_text(o, path, "measured", r->measured, sizeof r->measured));
+    TRY(json_copy_text(o, path, "machine", r->machine, sizeof r->machine));
+    TRY(json_copy_text(o, path, "program", r->program, sizeof r->program));
+    TRY(json_copy_text(o, path, "measured", r->measured, sizeof r->measured));
     TRY(get(o, path, "disk_bytes_per_second", 0, &r->disk_bytes_per_second));
     if (!json_is_array(rows) || !json_array_size(rows) || json_array_size(rows) > TRAIN_RATES_ROWS)
         return err_set(ERR_FORMAT, "%s: rows are not 1 to %d", path, TRAIN_RATES_ROWS);

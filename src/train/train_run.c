@@ -5,6 +5,7 @@
  * train_ranks.c. */
 #include "core/clock.h"
 #include "core/log.h"
+#include "core/thread.h"
 #include "train/train_parts.h"
 #include <errno.h>
 #include <inttypes.h>
@@ -61,21 +62,12 @@ static int count_parts(const train *t) {
     return n;
 }
 
-/* A thread with a stack for kernels on it: a role works beside its device's pool. */
-static int create(part *p) {
-    pthread_attr_t attr;
-    pthread_attr_init(&attr);
-    int code = pthread_attr_setstacksize(&attr, 2 * POOL_STACK);
-    if (!code) code = pthread_create(&p->thread, &attr, part_main, p);
-    pthread_attr_destroy(&attr);
-    return code;
-}
-
 /* Starts what it can; a thread that cannot be had is a failure of the run like any other. */
 static int start(train *t, part *parts, int n) {
     for (int i = 0; i < n; i++) {
         t->running++;
-        const int code = create(&parts[i]);
+        const int code = thread_start(&parts[i].thread, 2 * POOL_STACK, THREAD_SIGNALS, part_main,
+                                      &parts[i]); /* it works beside its device's pool */
         if (!code) continue;
         t->running--;
         train_role none = {.name = "the run"};

@@ -15,6 +15,7 @@ err train__target_memory(train *t, train_target *g) {
     TRY(row_buffer_make(&g->row, t->plan.max_row_tokens, t->plan.max_row_docs, g->work));
     TRY(arena_alloc_raw(g->work, (size_t)t->plan.max_row_tokens, width * sizeof *g->taps,
                         &g->taps));
+    TRY(arena_alloc(g->work, (size_t)t->plan.max_row_docs, 1, &g->stored));
     train__count_memory(t, &g->role, &g->work, 1);
     return ERR_OK;
 }
@@ -37,10 +38,17 @@ static err forward(train *t, train_target *g, int64_t index) {
     return e ? err_context(e, "row %lld: ", (long long)index) : ERR_OK;
 }
 
-static int is_stored(const train *t, const data_row *row, int64_t doc) {
-    const int64_t from = row->doc_start[doc];
-    return features_has(t->store, row->doc_id[doc], row->tokens + from,
-                        row->doc_start[doc + 1] - from);
+/* Which documents of the row the store holds; 1: all. Asked once: a store changes meanwhile, through other roles and the disk. */
+static int find_stored(const train *t, train_target *g) {
+    const data_row *row = &g->row;
+    int all = 1;
+    for (int64_t i = 0; i < row->docs; i++) {
+        const int64_t from = row->doc_start[i];
+        g->stored[i] = features_has(t->store, row->doc_id[i], row->tokens + from,
+                                    row->doc_start[i + 1] - from) != 0;
+        all &= g->stored[i];
+    }
+    return all;
 }
 
 /* Document by document: read what is there, round and write what was computed just now. */
@@ -50,7 +58,7 @@ static err exchange_with_store(train *t, train_target *g) {
     for (int64_t i = 0; i < row->docs; i++) {
         const int64_t from = row->doc_start[i], n = row->doc_start[i + 1] - from;
         float *taps = g->taps + from * width;
-        if (is_stored(t, row, i)) {
+        if (g->stored[i]) {
             TRY(features_read(t->store, row->doc_id[i], row->tokens + from, n, taps));
             continue;
         }
@@ -61,10 +69,8 @@ static err exchange_with_store(train *t, train_target *g) {
 }
 
 static err make_features(train *t, train_target *g, int64_t index) {
-    int there = t->store != NULL;
-    for (int64_t i = 0; there && i < g->row.docs; i++) there = is_stored(t, &g->row, i);
-    if (!there) TRY(forward(t, g, index));
-    if (!t->store) return ERR_OK;
+    if (!t->store) return forward(t, g, index);
+    if (!find_stored(t, g)) TRY(forward(t, g, index));
     TRY(train__phase(t, &g->role, "feature store", index));
     return exchange_with_store(t, g);
 }

@@ -53,6 +53,59 @@ static void every_task_runs_once(void **state) {
     }
 }
 
+typedef struct gate {
+    pool *p;
+    atomic_int inside, open;
+} gate;
+
+static err wait_at_gate(void *ctx, int64_t task, int thread) {
+    gate *g = ctx;
+    (void)task;
+    (void)thread;
+    atomic_fetch_add(&g->inside, 1);
+    while (!atomic_load(&g->open)) usleep(1000);
+    return ERR_OK;
+}
+
+static void *run_to_gate(void *ctx) {
+    gate *g = ctx;
+    return pool_run(g->p, 3, wait_at_gate, g) ? ctx : NULL;
+}
+
+static void it_shows_what_its_threads_work_at(void **state) {
+    enum { THREADS = 4 };
+    gate g = {.p = make(THREADS)};
+    pool_view v[THREADS + 1];
+    pthread_t caller;
+    void *failed;
+    int busy = 0, tasks = 0;
+    (void)state;
+    assert_int_equal(pool_look(g.p, v, THREADS + 1), THREADS);
+    for (int i = 0; i < THREADS; i++) assert_int_equal(v[i].fn, 0);
+    assert_int_equal(pthread_create(&caller, NULL, run_to_gate, &g), 0);
+    while (atomic_load(&g.inside) < 3) usleep(1000);
+    usleep(50000);
+    assert_int_equal(pool_look(g.p, v, 2), 2);
+    assert_int_equal(pool_look(g.p, v, THREADS + 1), THREADS);
+    for (int i = 0; i < THREADS; i++) {
+        if (!v[i].fn) continue;
+        busy++;
+        assert_int_equal(v[i].fn, (uintptr_t)wait_at_gate);
+        assert_int_equal(v[i].n, 3);
+        assert_true(v[i].task >= 0 && v[i].task < 3 && v[i].seconds > 0);
+        assert_true((v[i].system_id != 0) == (i > 0));
+        tasks |= 1 << v[i].task;
+    }
+    assert_int_equal(busy, 3); /* the fourth found no task */
+    assert_int_equal(tasks, 7);
+    atomic_store(&g.open, 1);
+    pthread_join(caller, &failed);
+    assert_null(failed);
+    pool_look(g.p, v, THREADS);
+    for (int i = 0; i < THREADS; i++) assert_int_equal(v[i].fn, 0);
+    pool_destroy(g.p);
+}
+
 typedef struct slots {
     int64_t value[8];
 } slots;
@@ -201,6 +254,7 @@ static void limits(void **state) {
 int main(void) {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(every_task_runs_once),
+        cmocka_unit_test(it_shows_what_its_threads_work_at),
         cmocka_unit_test(ten_thousand_tiny_runs),
         cmocka_unit_test(the_lowest_failure_wins_with_its_text),
         cmocka_unit_test(own_pool_is_refused_and_another_is_fine),

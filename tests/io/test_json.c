@@ -74,6 +74,14 @@ static void getters(void **state) {
     assert_says(json_get_bool(j, "c.json", "i", &b), ERR_FORMAT,
                 "'i' must be true or false, not the integer -5");
     assert_says(json_get_text(j, "c.json", "l", &s), ERR_FORMAT, "'l' must be text, not a list");
+    char own[8];
+    const size_t fits = strlen(json_string_value(json_object_get(j, "s")));
+    assert_true(fits > 0 && fits < sizeof own);
+    assert_ok(json_copy_text(j, "c.json", "s", own, fits + 1));
+    assert_string_equal(own, json_string_value(json_object_get(j, "s")));
+    assert_says(json_copy_text(j, "c.json", "s", own, fits), ERR_FORMAT,
+                "c.json: \"s\" is too long");
+    assert_says(json_copy_text(j, "c.json", "l", own, sizeof own), ERR_FORMAT, "must be text");
     assert_says(json_get_ints(j, "c.json", "m", list, 3, &n), ERR_FORMAT, "'m'[1]", "2");
     assert_says(json_get_ints(j, "c.json", "l", list, 2, &n), ERR_FORMAT, "'l' has 3 elements");
     assert_says(json_get_int(json_object_get(j, "l"), "c.json", "i", &i), ERR_FORMAT, "an object");

@@ -12,6 +12,7 @@
 #include "support/numbers.h"
 #include "support/says.h"
 #include "tiny_run.h"
+#include "train/train_parts.h"
 #include <signal.h>
 #include <sys/wait.h>
 
@@ -24,26 +25,40 @@ typedef struct fault {
     const char *role, *phase, *kind;
     int64_t at;
     _Atomic int *met;
+    const train *t;
+    _Atomic int worker; /* a thread of the pool is stuck */
 } fault;
 
+/* Of two tasks the one that a thread of the pool takes never ends. */
+static err stuck_in_a_pool(void *ctx, int64_t task, int thread) {
+    fault *f = ctx;
+    (void)task;
+    if (thread) f->worker = 1;
+    while (thread) pause();
+    while (!f->worker) usleep(1000);
+    return ERR_OK;
+}
+
 static err strike(void *ctx, const char *role, const char *phase, int64_t at) {
-    const fault *f = ctx;
+    fault *f = ctx;
     tiny_run_give_way(f->role, f->at, f->met, role, phase, at);
     if (strncmp(role, f->role, strlen(f->role)) != 0 || strcmp(phase, f->phase) != 0 || at < f->at)
         return ERR_OK;
     *f->met = 1;
     if (!strcmp(f->kind, "crash")) abort();
     if (!strcmp(f->kind, "raise")) return err_set(ERR_NUMERIC, "a fault was put here");
+    if (!strcmp(f->kind, "worker"))
+        TRY(pool_run(dev_pool(f->t->device[1].d), 2, stuck_in_a_pool, f));
     for (;;) pause(); /* hang */
 }
 
 static int child(char **a) {
     _Atomic int met = 0;
-    const fault f = {a[1], a[2], a[4], atoll(a[3]), &met};
+    fault f = {.role = a[1], .phase = a[2], .kind = a[4], .at = atoll(a[3]), .met = &met};
     char stall[48], end[48];
     snprintf(stall, sizeof stall, "run.stall_seconds=%s", a[5]);
     snprintf(end, sizeof end, "run.end_seconds=%s", a[5]);
-    train_options opt = {.on_phase = strike, .on_phase_ctx = (void *)(uintptr_t)&f};
+    train_options opt = {.on_phase = strike, .on_phase_ctx = &f};
     const char *const sets[] = {"devices.target=[cpu:0, cpu:1]",
                                 "devices.drafter=[cpu:2, cpu:3]",
                                 "run.tokens_per_step=400",
@@ -51,12 +66,15 @@ static int child(char **a) {
                                 end,
                                 "run.checkpoint_every=1000",
                                 "run.evaluate_every=1000",
+                                strcmp(f.kind, "worker") ? "devices.threads=2"
+                                                         : "devices.threads=8",
                                 NULL};
     recipe *r = NULL;
     train *t = NULL;
     if (chdir(a[0]) != 0) return 9;
-    err e = recipe_load(&r, "recipe.yaml", sets, 7);
+    err e = recipe_load(&r, "recipe.yaml", sets, 8);
     if (!e) e = train_open(&t, r, strcmp(f.kind, "none") ? &opt : NULL);
+    f.t = t;
     if (!e) e = train_run(t, NULL, NULL, NULL);
     if (e) fprintf(stderr, "child: %s\n", err_text());
     /* As the program does: the roles of an abandoned run still use everything, so nothing is freed (and no leak looked for). */
@@ -130,16 +148,19 @@ static void recovers(files_dir *d) {
     assert_string_equal(now, whole);
 }
 
-/* One run with a role that hangs. 0: on a machine so busy that another role was silent for as long, or rank 0 needed longer to save. */
-static int a_hang_is_told(const char *const at[3], int seconds) {
+/* One run with a role that hangs: which, in what, from which row on, how, and what the log says of it. 0: on a machine so busy that another role was silent for as long, or rank 0 needed longer to save. */
+static int a_hang_is_told(const char *const at[5], int seconds) {
     files_dir d;
     tiny_run_make(&d, 41);
-    assert_int_equal(run_child(&d, at[0], at[1], at[2], "hang", seconds), 1);
+    assert_int_equal(run_child(&d, at[0], at[1], at[2], at[3], seconds), 1);
     const int told = is_in(&d, "err.txt", at[0], 0) && saved(&d) > 0; /* rank 0 could be reached */
     if (told) {
         said(&d, "out/log.txt", at[0]);
         said(&d, "out/log.txt", at[1]);
-        said(&d, "out/log.txt", "strike"); /* of its stack */
+        said(&d, "out/log.txt", at[4]);
+        said(&d, "out/log.txt", "strike+"); /* of its stack */
+        said(&d, "out/log.txt", "pool of cpu:3");
+        said(&d, "out/log.txt", "  thread 0 has no task");
         recovers(&d);
     }
     files_end(&d);
@@ -148,9 +169,11 @@ static int a_hang_is_told(const char *const at[3], int seconds) {
 
 static void a_hanging_role_is_named_with_its_stack(void **s) {
     (void)s;
-    static const char *const at[][3] = {{"target on cpu:1", "target forward", "9"},
-                                        {"drafter on cpu:3", "forward and backward", "9"}};
-    for (int i = 0; i < 2; i++) {
+    static const char *const at[][5] = {
+        {"target on cpu:1", "target forward", "9", "hang", "strike+"},
+        {"drafter on cpu:3", "forward and backward", "9", "hang", "strike+"},
+        {"target on cpu:1", "target forward", "9", "worker", " of 2 of stuck_in_a_pool+0x0"}};
+    for (int i = 0; i < 3; i++) {
         int seconds = 3;
         while (seconds < 60 && !a_hang_is_told(at[i], seconds)) seconds *= 2;
         assert_true(seconds < 60);
@@ -168,10 +191,10 @@ static void a_crash_of_a_role_ends_the_process_and_nothing_is_lost(void **s) {
                                         {"drafter on cpu:2", "checkpoint"}};
     for (size_t i = 0; i < sizeof at / sizeof *at; i++) {
         files_dir d;
-        char step[24];
+        char row[24];
         tiny_run_make(&d, 41);
-        snprintf(step, sizeof step, "%lld", (long long)numbers_below(seed, 1, i, 11));
-        assert_int_equal(run_child(&d, at[i][0], at[i][1], step, "crash", LONG), 1000 + SIGABRT);
+        snprintf(row, sizeof row, "%lld", (long long)numbers_below(seed, 1, i, 11));
+        assert_int_equal(run_child(&d, at[i][0], at[i][1], row, "crash", LONG), 1000 + SIGABRT);
         recovers(&d);
         files_end(&d);
     }
