@@ -125,7 +125,8 @@ static void a_plan_counts_rows_without_keeping_or_preparing_them(void **s) {
     tiny_run_make(&d, 31);
     const char *const sets[] = {"run.max_updates=0", "run.epochs=3", NULL};
     const train_options look = {.plan_only = 1};
-    assert_int_equal(tiny_run(&d, NULL, NULL, NULL, &(_Atomic int){1}), ERR_STOPPED);
+    const _Atomic int stop = 1;
+    assert_int_equal(tiny_run(&d, NULL, NULL, NULL, &stop), ERR_STOPPED);
     assert_true(file_exists(files_at(&d, "out/tokens/manifest.json")));
     assert_ok(file_remove_tree(files_at(&d, "out/checkpoints")));
     tiny_run_rows(&d, "train.jsonl", 0, 40); /* 24 of them are prepared */
