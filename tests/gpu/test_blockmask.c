@@ -246,6 +246,7 @@ static void kernels_are_for_one_mask_and_its_types(void **state) {
     value.type = DT_I64;
     assert_says(blockmask_cuda_build(&m, c, &args, w->s, a), ERR_SHAPE, "`doc`", "I64", "I32");
     blockmask_cuda_close(c);
+    expr_free(other);
     assert_ok(expr_compile(&other, EXPR_MASK, "kv <= q", NULL, 0));
     args.mask = other, args.env = NULL;
     assert_ok(blockmask_cuda_open(&c, w->d, other, NULL, a));
