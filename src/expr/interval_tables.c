@@ -373,8 +373,9 @@ static err build(interval_tables *t, const expr *e, const expr_env *env,
     TRY(affine__build(&t->affine, &t->prog, a));
     for (int i = 0; i < t->prog.n; i++) {
         const ir_node *n = &t->prog.node[i];
+        if (n->op != IR_LOAD) continue;
         interval_array *x = &t->array[n->slot];
-        if (n->op != IR_LOAD || x->n || x->far) continue;
+        if (x->n || x->far) continue;
         if (source) {
             TRY(build_far(t, n->slot, n, source, a));
             continue;
