@@ -205,7 +205,7 @@ soname_pcre2 := libpcre2-8.so.0
 stub_kind = $(firstword $(subst _, ,$(basename $(notdir $1))))
 stub_flags = -DSTUB_VERSION=$1 -DSTUB_VERSION_$1=1
 .SECONDEXPANSION:
-$(stubs): tests/interpose/$$(call stub_kind,$$@)_stub.c $(BUILD)/flags
+$(stubs): tests/interpose/$$(call stub_kind,$$@)_stub.c tests/interpose/driver_calls.h $(BUILD)/flags
 	@mkdir -p $(@D)
 	$(call short,stub)
 	$(Q)$(CC) $(CSTD) $(OPT) $(WARN) $(call stub_flags,$(lastword $(subst _, ,$(basename $(notdir $@))))) -shared -fPIC \
@@ -217,7 +217,7 @@ $(foreach t,cli/test_doctor cli/test_doctor_machine cli/test_gpu_refusals cli/te
 emulated := $(BUILD)/tests/emu/libcuda.so.1 $(BUILD)/tests/emu/libnvrtc.so.13
 $(BUILD)/tests/emu/libcuda.so.1: $(addprefix tests/emu/emu_,block.c warp.c memory.c driver.c)
 $(BUILD)/tests/emu/libnvrtc.so.13: tests/emu/emu_nvrtc.c
-$(emulated): tests/emu/emu.h tests/emu/emu_run.h $(BUILD)/flags
+$(emulated): tests/emu/emu.h tests/emu/emu_run.h tests/interpose/driver_calls.h $(BUILD)/flags
 	@mkdir -p $(@D)
 	$(call short,stub)
 	$(Q)$(CC) $(CSTD) -O3 $(WARN) -DEMU_FOLDER='"$(abspath tests/emu)"' -shared -fPIC -fvisibility=hidden \

@@ -71,6 +71,19 @@ static inline void gpu_world_close(gpu_world *w) {
     cuda_system_close(w->sys);
     files_end(&w->dir);
 }
+/* A group's set-up and tear-down with a world as its state; without a GPU its d is NULL, and each test skips. */
+static inline int gpu_world_set_up(void **state) {
+    gpu_world *w = calloc(1, sizeof *w);
+    if (!w) return 1;
+    *state = w;
+    (void)gpu_world_open(w);
+    return 0;
+}
+static inline int gpu_world_tear_down(void **state) {
+    gpu_world_close(*state);
+    free(*state);
+    return 0;
+}
 
 typedef struct gpu_case {
     attn_case c; /* type F32: the rounded values widened */

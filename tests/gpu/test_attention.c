@@ -22,17 +22,10 @@ static int cases, longest = 300;
 enum { EMULATED_CASES = 13, EMULATED_LONGEST = 140 };
 
 static int open_gpu(void **out) {
-    gpu_world *w = calloc(1, sizeof *w);
-    if (!w) return 1;
-    *out = w;
-    (void)gpu_world_open(w);
+    if (gpu_world_set_up(out)) return 1;
+    const gpu_world *w = *out;
     if (w->own && !cases) longest = EMULATED_LONGEST;
     if (!cases) cases = (int)gpu_fewer(w, CASES, EMULATED_CASES);
-    return 0;
-}
-static int close_gpu(void **out) {
-    gpu_world_close(*out);
-    free(*out);
     return 0;
 }
 
@@ -438,7 +431,7 @@ int main(int argc, char **argv) {
         void *w;
         if (open_gpu(&w)) return 1;
         if (((gpu_world *)w)->d) gpu_bench_some(w, 0, GPU_LARGE, 20);
-        return close_gpu(&w);
+        return gpu_world_tear_down(&w);
     }
-    return cmocka_run_group_tests(tests, open_gpu, close_gpu);
+    return cmocka_run_group_tests(tests, open_gpu, gpu_world_tear_down);
 }

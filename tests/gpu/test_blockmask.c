@@ -16,19 +16,6 @@
 
 enum { TEXT = 2000, MASKS = 60, LONG = 100000 };
 
-static int open_gpu(void **out) {
-    gpu_world *w = calloc(1, sizeof *w);
-    if (!w) return 1;
-    *out = w;
-    (void)gpu_world_open(w);
-    return 0;
-}
-static int close_gpu(void **out) {
-    gpu_world_close(*out);
-    free(*out);
-    return 0;
-}
-
 /* ---- one mask, both ways ---- */
 
 typedef struct both {
@@ -352,5 +339,5 @@ int main(void) {
         cmocka_unit_test(attention_under_it_is_the_same),
         cmocka_unit_test(the_command_builds_there),
     };
-    return cmocka_run_group_tests(tests, open_gpu, close_gpu);
+    return cmocka_run_group_tests(tests, gpu_world_set_up, gpu_world_tear_down);
 }

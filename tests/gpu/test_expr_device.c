@@ -12,19 +12,6 @@
 
 enum { PROGRAMS = 80, CELLS = 512, TEXTS = 4 };
 
-static int open_gpu(void **out) {
-    gpu_world *w = calloc(1, sizeof *w);
-    if (!w) return 1;
-    *out = w;
-    (void)gpu_world_open(w);
-    return 0;
-}
-static int close_gpu(void **out) {
-    gpu_world_close(*out);
-    free(*out);
-    return 0;
-}
-
 /* The programs first, first + TEXTS and so on, each with a kernel over cells. */
 static void put_text(str *out, const cuda_batch *b, int first) {
     assert_ok(str_printf(out, CUDA_BATCH_EXACT "#define EXPORT static __device__\n"));
@@ -186,5 +173,5 @@ int main(void) {
         cmocka_unit_test(random_programs_equal_the_interpreter),
         cmocka_unit_test(near_functions_are_near),
     };
-    return cmocka_run_group_tests(tests, open_gpu, close_gpu);
+    return cmocka_run_group_tests(tests, gpu_world_set_up, gpu_world_tear_down);
 }

@@ -12,19 +12,6 @@
 #include "flex/paged_cuda.h"
 #include "gpu_case.h"
 
-static int open_gpu(void **out) {
-    gpu_world *w = calloc(1, sizeof *w);
-    if (!w) return 1;
-    *out = w;
-    (void)gpu_world_open(w);
-    return 0;
-}
-static int close_gpu(void **out) {
-    gpu_world_close(*out);
-    free(*out);
-    return 0;
-}
-
 /* A batch in device memory, its floats rounded in place on the host. */
 typedef struct paged_there {
     paged_gpu_seq seq[PAGED_BATCH_SEQS];
@@ -266,9 +253,9 @@ int main(int argc, char **argv) {
     };
     if (argc > 1 && !strcmp(argv[1], "--bench")) {
         void *w;
-        if (open_gpu(&w)) return 1;
+        if (gpu_world_set_up(&w)) return 1;
         if (((gpu_world *)w)->d) bench(w);
-        return close_gpu(&w);
+        return gpu_world_tear_down(&w);
     }
-    return cmocka_run_group_tests(tests, open_gpu, close_gpu);
+    return cmocka_run_group_tests(tests, gpu_world_set_up, gpu_world_tear_down);
 }
