@@ -60,9 +60,7 @@ typedef struct job {
 } job;
 
 static int64_t capture_elements(const captures *c, int i) {
-    int64_t n = 1;
-    for (int k = 0; k < c->decl[i].ndim; k++) n *= c->value[i].dim[k];
-    return n;
+    return expr_value_count(&c->value[i], c->decl[i].ndim);
 }
 
 /* Room for the gradients of captured floats and sinks. */

@@ -18,9 +18,7 @@ typedef struct job {
 } job;
 
 static size_t bytes_of(const expr_decl *d, const expr_value *v) {
-    size_t n = d->ndim ? dtype_size(v->type) : 0;
-    for (int k = 0; k < d->ndim; k++) n *= (size_t)v->dim[k];
-    return n;
+    return d->ndim ? (size_t)expr_value_count(v, d->ndim) * dtype_size(v->type) : 0;
 }
 
 /* The arrays go to the device; a copy of their values has the addresses there. */

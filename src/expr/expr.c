@@ -93,6 +93,12 @@ static err check_array(const expr_decl *d, const expr_value *v) {
     return ERR_OK;
 }
 
+int64_t expr_value_count(const expr_value *v, int ndim) {
+    int64_t n = 1;
+    for (int i = 0; i < ndim; i++) n *= v->dim[i];
+    return n;
+}
+
 err expr_check_env(const expr *e, const expr_env *env) {
     if (e->n_decls > 0 && (!env || !env->values))
         return err_set(ERR_USAGE, "captured value `%s` is not given", e->decls[0].name);

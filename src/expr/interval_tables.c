@@ -97,8 +97,7 @@ static void fill_tree(interval_array *x, expr_type type) {
 
 static err build_array(interval_array *x, const interval_lanes *f, const expr_value *v,
                        expr_type type, int ndim, arena *a) {
-    x->n = 1;
-    for (int i = 0; i < ndim; i++) x->n *= v->dim[i];
+    x->n = expr_value_count(v, ndim);
     if (x->n > SCANNED) return ERR_OK;
     x->sorted = never_falls(f, v, type, x->n);
     if (x->sorted) return ERR_OK;
@@ -343,11 +342,10 @@ static err take_leaves(interval_array *x, const interval_leaf *leaf, expr_type t
 static err build_far(interval_tables *t, int slot, const ir_node *n, const interval_source *source,
                      arena *a) {
     interval_array *x = &t->array[slot];
-    const expr_value *v = &t->values[slot];
     interval_leaf *leaf;
     x->far = 1;
-    x->n = x->block = 1;
-    for (int i = 0; i < n->n_args; i++) x->n *= v->dim[i];
+    x->n = expr_value_count(&t->values[slot], n->n_args);
+    x->block = 1;
     while (x->n > x->block * LEAVES) x->block *= 2;
     x->blocks = (x->n + x->block - 1) / x->block;
     if (x->n == 0) return ERR_OK;

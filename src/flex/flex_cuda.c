@@ -152,9 +152,7 @@ static err make_tables(flex_cuda_plan *p, arena *a) {
 /* ---- captures ---- */
 
 static int64_t elements_of(const flex_problem *q, int c) {
-    int64_t n = 1;
-    for (int i = 0; i < expr_capture(q->score, c)->ndim; i++) n *= q->score_env->values[c].dim[i];
-    return n;
+    return expr_value_count(&q->score_env->values[c], expr_capture(q->score, c)->ndim);
 }
 
 static void choose_sums(flex_cuda_plan *p, int c) {

@@ -47,9 +47,7 @@ static void place_tensor(flex_cuda_host *h, flex_cuda_view *v, int queries, int6
 }
 
 static size_t capture_bytes(const expr_decl *d, const expr_value *v, size_t size) {
-    int64_t n = 1;
-    for (int k = 0; k < d->ndim; k++) n *= v->dim[k];
-    return (size_t)n * size;
+    return (size_t)expr_value_count(v, d->ndim) * size;
 }
 
 static void place_arrays(flex_cuda_host *h, const expr *e, const expr_env *env,

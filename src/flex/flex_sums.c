@@ -12,12 +12,6 @@ enum { MOST_SLOTS = 64, CHUNK = 4096 };
 static const int64_t budget = INT64_C(64) << 20; /* bytes of all slots; one slot may take more */
 static const int64_t large = INT64_C(4) << 20;   /* bytes of one slot's copy of an array */
 
-static int64_t count_elements(const expr_decl *d, const expr_value *v) {
-    int64_t n = 1;
-    for (int i = 0; i < d->ndim; i++) n *= v->dim[i];
-    return n;
-}
-
 /* Chooses arrays that are added to directly; returns what their slots have to agree on, all bits when there are none. */
 static unsigned choose_direct(flex_plan *p) {
     flex__sums *s = &p->sums;
@@ -97,7 +91,8 @@ err flex__plan_sums(flex_plan *p, const int64_t *row_cost, arena *a) {
     for (int c = 0; p->grad && c < EXPR_MAX_CAPTURES; c++) {
         if (!(p->p.score_grads >> c & 1)) continue;
         s->wanted[s->n_wanted++] = c;
-        s->elements[c] = count_elements(expr_capture(p->p.score, c), &p->p.score_env->values[c]);
+        s->elements[c] =
+            expr_value_count(&p->p.score_env->values[c], expr_capture(p->p.score, c)->ndim);
     }
     if (s->n_wanted == 0) return ERR_OK;
     unsigned owners = choose_direct(p);

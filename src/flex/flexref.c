@@ -157,9 +157,7 @@ out:
 err flexref_forward(const flex_problem *p, flexref_data *x) { return each_row(p, x, forward_row); }
 
 static int64_t capture_elements(const flex_problem *p, int c) {
-    int64_t n = 1;
-    for (int i = 0; i < expr_capture(p->score, c)->ndim; i++) n *= p->score_env->values[c].dim[i];
-    return n;
+    return expr_value_count(&p->score_env->values[c], expr_capture(p->score, c)->ndim);
 }
 
 static int is_wanted(const flex_problem *p, int c) { return p->score && (p->score_grads >> c & 1); }

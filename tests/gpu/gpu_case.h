@@ -187,11 +187,10 @@ static inline float *gpu_back(const gpu_world *w, uint64_t at, dtype type, int64
 static inline void gpu_arrays(const gpu_world *w, const expr *e, const expr_env *env,
                               flex_cuda_address *at) {
     for (int i = 0; e && i < expr_capture_count(e); i++) {
-        int64_t n = 1;
-        const expr_decl *d = expr_capture(e, i);
-        for (int k = 0; k < d->ndim; k++) n *= env->values[i].dim[k];
-        if (d->ndim)
-            at[i] = gpu_copy(w, env->values[i].data, (size_t)n * dtype_size(env->values[i].type));
+        const expr_value *v = &env->values[i];
+        const int ndim = expr_capture(e, i)->ndim;
+        if (ndim)
+            at[i] = gpu_copy(w, v->data, (size_t)expr_value_count(v, ndim) * dtype_size(v->type));
     }
 }
 

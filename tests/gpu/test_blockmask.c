@@ -27,9 +27,7 @@ typedef struct both {
 } both;
 
 static size_t bytes_of(const expr_decl *d, const expr_value *v) {
-    size_t n = dtype_size(v->type);
-    for (int k = 0; k < d->ndim; k++) n *= (size_t)v->dim[k];
-    return n;
+    return (size_t)expr_value_count(v, d->ndim) * dtype_size(v->type);
 }
 
 static void send(both *x, const gpu_world *w, const block_mask_args *args) {
