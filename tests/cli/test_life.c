@@ -409,7 +409,8 @@ static void two_interrupts_stop_at_once(void **state) {
         START("train", recipe, "--quiet", "run.tokens_per_step=10000000", "run.max_updates=2");
     assert_int_equal(await(0, 0), pid);
     /* Before the update has begun one interrupt is enough. */
-    for (int ms = 0, found; ms < PATIENCE && !(record->n_rings && record->rings[0].passed); ms += 5) {
+    for (int ms = 0, found; ms < PATIENCE && !(record->n_rings && record->rings[0].passed);
+         ms += 5) {
         pause_ms(5);
         assert_ok(live_read(folder, record, &found));
     }

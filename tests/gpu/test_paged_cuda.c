@@ -173,8 +173,8 @@ static void rows_equal_the_definition_and_themselves_alone(void **data) {
         paged_batch_drop(&b);
         gpu_reset(w, mark);
     }
-    printf("largest differences beside what they may be: fp32 %.2g, bf16 %.2g, fp16 %.2g\n",
-           far[0], far[1], far[2]);
+    printf("largest differences beside what they may be: fp32 %.2g, bf16 %.2g, fp16 %.2g\n", far[0],
+           far[1], far[2]);
     for (int i = 0; i < 3; i++) assert_true(far[i] <= 1);
 }
 
