@@ -235,14 +235,14 @@ gpu-test: $(program) $(gpu_bins) ## the tests of tests/gpu on a real GPU; each s
 without_aslr = $(shell [ "$$(cat /proc/sys/vm/mmap_rnd_bits 2>/dev/null || echo 0)" -gt 28 ] && setarch -R true 2>/dev/null && echo setarch -R)
 SUBSET ?=
 test-asan: ## all tests under the address and undefined behaviour sanitizers
-	@TEST_TIMEOUT=1800 ASAN_OPTIONS=detect_leaks=1:allocator_may_return_null=1 UBSAN_OPTIONS=print_stacktrace=1 \
+	@TEST_TIMEOUT=3600 ASAN_OPTIONS=detect_leaks=1:allocator_may_return_null=1 UBSAN_OPTIONS=print_stacktrace=1 \
 	  $(without_aslr) $(MAKE) --no-print-directory BUILD=$(BUILD)/asan SAN=address,undefined OPT='-O1 -g' test
 
 # Blocks of thread-local memory of opened libraries are left alone: the run time guesses their size from the bytes before them, and a wrong
 # guess ends the program.
 tsan_names := $(shell sed 's/\#.*//' tests/tsan.list 2>/dev/null)
 test-tsan: ## the tests named in tests/tsan.list under the thread sanitizer
-	@TEST_TIMEOUT=1800 TSAN_OPTIONS=halt_on_error=1:allocator_may_return_null=1:intercept_tls_get_addr=0 \
+	@TEST_TIMEOUT=3600 TSAN_OPTIONS=halt_on_error=1:allocator_may_return_null=1:intercept_tls_get_addr=0 \
 	  $(without_aslr) $(MAKE) --no-print-directory BUILD=$(BUILD)/tsan SAN=thread \
 	  OPT='-O1 -g' test-subset SUBSET='$(tsan_names)'
 

@@ -6,12 +6,12 @@
 # A program that dies, times out, or ends without a closing line counts as one failure more. It goes
 # on after failures, shows of what failed first the lines that say so (assertions, the first word of a sanitizer, the
 # seeds of that test) and then the log's end, and exits 1 when anything did. PACELINE_TEST_SEED=N gives a seed again.
-# It does not judge how long a test took: the limit TEST_TIMEOUT (seconds, default 900) is for what hangs, many
+# It does not judge how long a test took: the limit TEST_TIMEOUT (seconds, default 1800) is for what hangs, many
 # times what the slowest program takes on two cores.
 set -u
 build=$1
 shift
-limit=${TEST_TIMEOUT:-900}
+limit=${TEST_TIMEOUT:-1800}
 # Programs under tests/gpu find the CUDA libraries of this folder first, where one is named.
 emulated=${EMULATED:-}
 # Switches of whoever calls this that would change what programs say or keep.
