@@ -13,6 +13,8 @@ typedef struct attn_result {
     float *o, *lse, *dq, *dk, *dv;
     float *learned,
         *d_sinks; /* gradients of the score's float captures, one after the other; of the sinks */
+    float *learned_terms,
+        *sinks_terms; /* the sizes of their terms, added: attn_dense_run alone; else NULL */
 } attn_result;
 
 typedef struct attn_case {
@@ -48,9 +50,45 @@ static inline void attn_case_make(attn_case *c, const flex_problem *p, int kind,
     c->d_o = numbers_new(c->nq * p->v_dim, seed, 4, 1.0f);
     c->d_lse = numbers_new(c->nq, seed, 5, 1.0f);
 }
+static inline int attn_by_size(const void *a, const void *b) {
+    float x = *(const float *)a, y = *(const float *)b;
+    return (x > y) - (x < y);
+}
+/* Where a score has a step or a kink, a logit that is rounded in another way may fall on its other side: such places
+ * are moved to the middle of the widest gap between logits within 0.3. */
+static inline void attn_case_part_logits(attn_case *c) {
+    const flex_problem *p = &c->p;
+    int64_t n = 0, group = p->q_heads / p->kv_heads, D = p->dim;
+    float *x = numbers_poisoned(c->nq * p->kv_len), *q = numbers_poisoned(c->nq * D),
+          *k = numbers_poisoned(c->nk * D);
+    double scale = p->scale != 0.0f || p->zero_scale ? (double)p->scale : 1 / sqrt((double)D);
+    dtype_to_f32(p->type, c->q, q, (size_t)(c->nq * D));
+    dtype_to_f32(p->type, c->k, k, (size_t)(c->nk * D));
+    for (int64_t i = 0; i < c->nq; i++)
+        for (int64_t j = 0; j < p->kv_len; j++) {
+            double dot = 0;
+            for (int64_t e = 0; e < D; e++)
+                dot += (double)q[i * D + e] *
+                       (double)k[(i / p->q_len / group * p->kv_len + j) * D + e];
+            x[n++] = (float)(dot * scale);
+        }
+    qsort(x, (size_t)n, sizeof *x, attn_by_size);
+    for (int s = 0; s < c->score.n; s++) {
+        const float at = c->score.value[s].scalar.f;
+        float low = at - 0.3f, best = 0;
+        for (int64_t i = 0; i <= n && low < at + 0.3f; i++) {
+            float next = i < n ? fminf(x[i], at + 0.3f) : at + 0.3f;
+            if (next < low) continue;
+            if (next - low > best) best = next - low, c->score.value[s].scalar.f = (next + low) / 2;
+            low = next;
+        }
+    }
+    free(x), free(q), free(k);
+}
 /* Adds a score of a kind, and sinks. */
 static inline void attn_case_score(attn_case *c, int kind, int sinks, uint64_t seed) {
     attn_score_make(&c->score, kind, c->p.batch, c->p.q_heads, c->p.q_len, c->p.kv_len, seed);
+    if (kind == SCORE_CUT || kind == SCORE_CLAMPED) attn_case_part_logits(c);
     c->p.score = c->score.e, c->p.score_env = &c->score.env;
     c->p.score_grads = c->score.wanted;
     if (sinks) c->sinks = numbers_new(c->p.q_heads, seed, 6, 1.0f);
@@ -62,14 +100,17 @@ static inline void attn_case_free(attn_case *c) {
     attn_score_free(&c->score);
 }
 static inline attn_result attn_result_new(const attn_case *c) {
-    return (attn_result){numbers_poisoned(c->nq * c->p.v_dim), numbers_poisoned(c->nq),
-                         numbers_poisoned(c->nq * c->p.dim),   numbers_poisoned(c->nk * c->p.dim),
-                         numbers_poisoned(c->nk * c->p.v_dim), numbers_poisoned(c->score.n_learned),
-                         numbers_poisoned(c->p.q_heads)};
+    return (attn_result){.o = numbers_poisoned(c->nq * c->p.v_dim),
+                         .lse = numbers_poisoned(c->nq),
+                         .dq = numbers_poisoned(c->nq * c->p.dim),
+                         .dk = numbers_poisoned(c->nk * c->p.dim),
+                         .dv = numbers_poisoned(c->nk * c->p.v_dim),
+                         .learned = numbers_poisoned(c->score.n_learned),
+                         .d_sinks = numbers_poisoned(c->p.q_heads)};
 }
 static inline void attn_result_free(attn_result *r) {
     free(r->o), free(r->lse), free(r->dq), free(r->dk), free(r->dv);
-    free(r->learned), free(r->d_sinks);
+    free(r->learned), free(r->d_sinks), free(r->learned_terms), free(r->sinks_terms);
 }
 
 static inline flex_view attn_view(dtype type, const void *data, int64_t heads, int64_t len,

@@ -56,20 +56,22 @@ static inline void attn_dense_forward(attn_dense *d, int64_t b, int64_t h, int64
     d->r->lse[row] = top + logf(sum);
 }
 
-/* The gradient by score j, passed on; returns the gradient by q·k. */
+/* The gradient by score j, a difference of two terms that add to size, passed on; returns the gradient by q·k. */
 static inline float attn_dense_pass(attn_dense *d, int64_t b, int64_t h, int64_t i, int64_t j,
-                                    float ds) {
+                                    float ds, float size) {
     const flex_problem *p = &d->c->p;
     double slope, site[32];
     int64_t place[32];
     int flag = 0;
-    if (!p->score || ds == 0.0f) return ds * d->scale;
+    if (!p->score || size == 0.0f) return ds * d->scale;
     (void)expr_grad_eval(d->g, p->score_env, b, h, i, j, (double)d->raw[j], &slope, site, place,
                          &flag);
     for (int k = 0; k < expr_grad_sites(d->g); k++) {
-        float *at = d->r->learned;
+        int64_t at = place[k];
         for (int c = 0; c < expr_grad_capture(d->g, k); c++) at += d->c->score.elements[c];
-        if (place[k] >= 0) at[place[k]] += ds * (float)site[k];
+        if (place[k] < 0) continue;
+        d->r->learned[at] += ds * (float)site[k];
+        d->r->learned_terms[at] += size * fabsf((float)site[k]);
     }
     return ds * (float)slope * d->scale;
 }
@@ -79,19 +81,26 @@ static inline void attn_dense_backward(attn_dense *d, int64_t b, int64_t h, int6
     int64_t D = p->dim, E = p->v_dim, row = (b * p->q_heads + h) * p->q_len + i,
             kv = b * p->kv_heads + h / (p->q_heads / p->kv_heads);
     const float *go = d->c->d_o + row * E, lse = d->r->lse[row];
-    float delta = -d->c->d_lse[row];
+    float delta = -d->c->d_lse[row], size = fabsf(delta);
     if (lse == -INFINITY) return;
-    for (int64_t e = 0; e < E; e++) delta += go[e] * d->r->o[row * E + e];
-    if (p->sinks) d->r->d_sinks[h] -= expf(p->sinks[h] - lse) * delta;
+    for (int64_t e = 0; e < E; e++) {
+        delta += go[e] * d->r->o[row * E + e];
+        size += fabsf(go[e] * d->r->o[row * E + e]);
+    }
+    if (p->sinks) {
+        d->r->d_sinks[h] -= expf(p->sinks[h] - lse) * delta;
+        d->r->sinks_terms[h] += expf(p->sinks[h] - lse) * size;
+    }
     for (int64_t j = 0; j < p->kv_len; j++) {
         int64_t at = kv * p->kv_len + j;
-        float w = expf(d->s[j] - lse), dp = 0;
+        float w = expf(d->s[j] - lse), dp = 0, sum = size;
         if (d->s[j] == -INFINITY) continue;
         for (int64_t e = 0; e < E; e++) {
             dp += go[e] * d->v[at * E + e];
+            sum += fabsf(go[e] * d->v[at * E + e]);
             d->r->dv[at * E + e] += w * go[e];
         }
-        float ds = attn_dense_pass(d, b, h, i, j, w * (dp - delta));
+        float ds = attn_dense_pass(d, b, h, i, j, w * (dp - delta), w * sum);
         for (int64_t e = 0; e < D; e++) {
             d->r->dq[row * D + e] += ds * d->k[at * D + e];
             d->r->dk[at * D + e] += ds * d->q[row * D + e];
@@ -115,6 +124,9 @@ static inline attn_result attn_dense_run(const attn_case *c) {
     memset(r.dv, 0, (size_t)(c->nk * p->v_dim) * 4);
     memset(r.learned, 0, (size_t)c->score.n_learned * 4);
     memset(r.d_sinks, 0, (size_t)p->q_heads * 4);
+    r.learned_terms = calloc((size_t)c->score.n_learned + 1, 4);
+    r.sinks_terms = calloc((size_t)p->q_heads, 4);
+    if (!r.learned_terms || !r.sinks_terms) abort();
     for (int64_t b = 0; b < p->batch; b++)
         for (int64_t h = 0; h < p->q_heads; h++)
             for (int64_t i = 0; i < p->q_len; i++) {

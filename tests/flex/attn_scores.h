@@ -1,7 +1,8 @@
 /* Scores for tests of attention: a kind, its captured arrays with random values, compiled and bound.
  *
  * Float captures of every kind take gradients. attn_score_make draws one for given shapes; the text goes through the
- * language, so tests cover the same road as users. Header only. */
+ * language, so tests cover the same road as users. Scalars of the kinds `clamped` and `cut` are places where the score
+ * has a kink or a step (attn_case_score moves them away from logits). Header only. */
 #ifndef TESTS_FLEX_ATTN_SCORES_H
 #define TESTS_FLEX_ATTN_SCORES_H
 #include "expr/expr_grad.h"
@@ -138,11 +139,13 @@ static inline const char *attn_score_arrays(attn_score *s, int kind, int64_t B, 
     case SCORE_LOG: return "log(1.0 + exp(s)) + rsqrt(1.0 + s * s) + sigmoid(s)";
     case SCORE_GUARDED:
         attn_score_floats(s, "t", (int64_t[]){longest + 1}, 1, DT_F32, 1, seed);
-        return "q > kv ? s + t[q - kv - 1] : s > 0.0 ? sqrt(s + 0.25) : -s * s";
+        /* both sides of s = 0 have the same value and two derivatives, so rounding may choose either */
+        return "q > kv ? s + t[q - kv - 1] : s > 0.0 ? sqrt(s + 0.25) - 0.5 : s - s * s";
     case SCORE_CLAMPED:
-        attn_score_real(s, "low", -0.8);
-        return "max(clamp(s, -1.0, 1.25), low) + abs(s) * 0.25 + min(s, 0.5)";
-    case SCORE_CUT: return "s < -0.7 ? -1.0 / 0.0 : s";
+        attn_score_real(s, "low", -0.8), attn_score_real(s, "high", 1.25);
+        attn_score_real(s, "middle", 0), attn_score_real(s, "most", 0.5);
+        return "max(clamp(s, low - 0.5, high), low) + abs(s - middle) * 0.25 + min(s, most)";
+    case SCORE_CUT: attn_score_real(s, "cut", -0.7); return "s < cut ? -1.0 / 0.0 : s";
     case SCORE_WITHOUT_S:
         attn_score_floats(s, "t", (int64_t[]){S}, 1, DT_F32, 1, seed);
         attn_score_real(s, "x", 0.4);

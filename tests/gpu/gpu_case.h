@@ -142,11 +142,11 @@ static inline void gpu_case_make(gpu_case *x, const flex_problem *p, int mask, i
     x->type = p->type;
     like.type = DT_F32;
     attn_case_make(&x->c, &like, mask, seed);
-    if (score || sinks) attn_case_score(&x->c, score, sinks, seed);
     x->q = gpu_round(x->type, x->c.q, x->c.nq * p->dim);
     x->k = gpu_round(x->type, x->c.k, x->c.nk * p->dim);
     x->v = gpu_round(x->type, x->c.v, x->c.nk * p->v_dim);
     x->d_o = gpu_round(x->type, x->c.d_o, x->c.nq * p->v_dim);
+    if (score || sinks) attn_case_score(&x->c, score, sinks, seed);
 }
 static inline void gpu_case_plan(gpu_case *x, const gpu_world *w) {
     flex_problem p = x->c.p;
@@ -228,13 +228,13 @@ static inline flex_cuda_io gpu_case_io(const gpu_case *x, const gpu_world *w) {
 static inline attn_result gpu_case_back(const gpu_case *x, const gpu_world *w,
                                         const flex_cuda_io *io) {
     const flex_problem *p = &x->c.p;
-    attn_result r = {gpu_back(w, io->o.data, x->type, x->c.nq * p->v_dim),
-                     gpu_back(w, io->lse, DT_F32, x->c.nq),
-                     gpu_back(w, io->dq.data, x->type, x->c.nq * p->dim),
-                     gpu_back(w, io->dk.data, x->type, x->c.nk * p->dim),
-                     gpu_back(w, io->dv.data, x->type, x->c.nk * p->v_dim),
-                     numbers_poisoned(x->c.score.n_learned),
-                     gpu_back(w, io->d_sinks, DT_F32, p->q_heads)};
+    attn_result r = {.o = gpu_back(w, io->o.data, x->type, x->c.nq * p->v_dim),
+                     .lse = gpu_back(w, io->lse, DT_F32, x->c.nq),
+                     .dq = gpu_back(w, io->dq.data, x->type, x->c.nq * p->dim),
+                     .dk = gpu_back(w, io->dk.data, x->type, x->c.nk * p->dim),
+                     .dv = gpu_back(w, io->dv.data, x->type, x->c.nk * p->v_dim),
+                     .learned = numbers_poisoned(x->c.score.n_learned),
+                     .d_sinks = gpu_back(w, io->d_sinks, DT_F32, p->q_heads)};
     float *at = r.learned;
     for (int i = 0; i < x->c.score.n; at += x->c.score.elements[i++])
         if (x->c.score.elements[i])
