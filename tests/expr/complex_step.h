@@ -2,8 +2,8 @@
  *
  * The imaginary part of f(x + i t) over t is f'(x) for a t so small that its square is nothing: nothing cancels, so no step is too
  * wide or too narrow. Conditions, integers and floors are those of fp32, as the definition has them. Beside each number goes a
- * bound of what rounding does to it, in either order of the chain rule, and whether a min, a max or an abs stands on its edge, where there is
- * no slope. Header only. */
+ * bound of what rounding does to it, in either order of the chain rule, and whether a min, a max or an
+ * abs stands on its edge or a function at its pole, where -0 and 0 are far apart: no slope there. Header only. */
 #ifndef TESTS_EXPR_COMPLEX_STEP_H
 #define TESTS_EXPR_COMPLEX_STEP_H
 #include "eval_nodes.h"
@@ -60,6 +60,7 @@ static inline complex_step_node complex_step_product(complex_step_node x, comple
 }
 static inline complex_step_node complex_step_quotient(complex_step_node x, complex_step_node y) {
     const double a = creal(x.z), b = creal(y.z);
+    y.edge |= b == 0;
     return complex_step_chain((complex_step_rule){x.z / y.z, 1 / b, -a / (b * b),
                                                   y.rough / (b * b) + complex_step_folded(y, 1 / b),
                                                   (x.rough + 2 * fabs(a / b) * y.rough) / (b * b) +
@@ -73,6 +74,7 @@ static inline complex_step_node complex_step_call(int op, complex_step_node x) {
     const double complex root = a < 0 ? (double complex)NAN : csqrt(x.z);
     complex_step_rule r = {.z = NAN};
     double f;
+    x.edge |= a == 0 && (op == IR_LOG || op == IR_SQRT || op == IR_RSQRT);
     switch (op) {
     case IR_EXP:
     case IR_EXP2:
