@@ -51,25 +51,67 @@ static void unmake(head_data *t) {
     arena_destroy(t->a);
 }
 
-static void dense_row(const head_data *t, const head_case *c, int64_t r, double *p, double *nll,
-                      double *dx, int *right) {
-    double m = -INFINITY, sum = 0;
+/* A row as it must be, and how far fp32 may be from it: bounds are sums of the roundings of every term. */
+typedef struct dense {
+    double *p, *wide; /* [vocab] logits, then their shares; their errors, at most */
+    double *dx, *dx_wide;
+    double nll, nll_wide;
+    int right, certain; /* certain: no rounding makes another word win or lose against the label */
+} dense;
+
+static const double U = 0x1p-24; /* half a unit in the last place of 1 */
+
+static int64_t dense_logits(const head_data *t, const head_case *c, int64_t r, dense *o) {
     int64_t best = 0;
-    for (int64_t o = 0; o < c->vocab; o++) {
-        p[o] = 0;
-        for (int64_t i = 0; i < c->h; i++)
-            p[o] += (double)t->dense[o * c->h + i] * (double)t->x[r * c->h + i];
-        if (p[o] > m) m = p[o], best = o;
+    for (int64_t v = 0; v < c->vocab; v++) {
+        double size = 0;
+        o->p[v] = 0;
+        for (int64_t i = 0; i < c->h; i++) {
+            const double term = (double)t->dense[v * c->h + i] * (double)t->x[r * c->h + i];
+            o->p[v] += term;
+            size += fabs(term);
+        }
+        o->wide[v] = (double)c->h * U * size;
+        if (o->p[v] > o->p[best]) best = v;
     }
-    for (int64_t o = 0; o < c->vocab; o++) sum += exp(p[o] - m);
-    *nll = log(sum) + m - p[t->label[r]];
-    *right = best == t->label[r];
-    for (int64_t i = 0; i < c->h; i++) dx[i] = 0;
-    for (int64_t o = 0; o < c->vocab; o++) {
-        double g = exp(p[o] - m) / sum - (o == t->label[r]);
-        for (int64_t i = 0; i < c->h; i++) dx[i] += g * (double)t->dense[o * c->h + i];
+    const int64_t own = t->label[r];
+    o->right = best == own;
+    o->certain = 1;
+    for (int64_t v = 0; v < c->vocab; v++)
+        if (v != own && fabs(o->p[v] - o->p[own]) <= o->wide[v] + o->wide[own] &&
+            o->p[best] - o->p[v] <= o->wide[v] + o->wide[best])
+            o->certain = 0;
+    return best;
+}
+
+static void dense_row(const head_data *t, const head_case *c, int64_t r, dense *o) {
+    const int64_t own = t->label[r], best = dense_logits(t, c, r, o);
+    const double m = o->p[best], own_wide = o->wide[own];
+    double sum = 0, wide = 0;
+    for (int64_t v = 0; v < c->vocab; v++) sum += exp(o->p[v] - m);
+    o->nll = log(sum) + m - o->p[own];
+    for (int64_t v = 0; v < c->vocab; v++) {
+        /* exp is within 2 units in the last place of a difference that is rounded once. */
+        o->wide[v] += U * fabs(o->p[v] - m) + 4 * U;
+        o->p[v] = exp(o->p[v] - m) / sum;
+        wide += o->p[v] * o->wide[v];
     }
-    for (int64_t i = 0; i < c->h; i++) dx[i] *= (double)t->weight[r] * 0.25;
+    wide += 68 * U; /* positive terms: 64 in each of 16 lanes and the lanes, then in double */
+    o->nll_wide = wide + own_wide + U * o->nll;
+    /* E W is a sum over the vocabulary, whose roundings are as good as random: eight deviations of them. */
+    const double scale = (double)t->weight[r] * 0.25,
+                 adds = fmin((double)c->vocab, 8 * sqrt((double)c->vocab)) * U;
+    for (int64_t i = 0; i < c->h; i++) {
+        const double label = (double)t->dense[own * c->h + i];
+        double value = -label, room = 4 * U * fabs(label);
+        for (int64_t v = 0; v < c->vocab; v++) {
+            const double term = o->p[v] * (double)t->dense[v * c->h + i];
+            value += term;
+            room += fabs(term) * (o->wide[v] + wide + adds + 4 * U);
+        }
+        o->dx[i] = scale * value;
+        o->dx_wide[i] = scale * room;
+    }
 }
 
 typedef struct head_out {
@@ -117,21 +159,31 @@ static void check_case(const head_case *c, uint64_t seed) {
     memcpy(before, t.w.data, packed_bytes(c->type, c->v, c->h));
     run(&t, c, c->threads, &o, 0);
     assert_memory_equal(before, t.w.data, packed_bytes(c->type, c->v, c->h));
-    double *p = malloc((size_t)c->vocab * 8), *dx = calloc((size_t)(c->n * c->h), 8), nll;
-    int right;
+    dense w = {.p = malloc((size_t)c->vocab * 16), .dx = malloc((size_t)c->h * 16)};
+    double worst = 0;
+    int64_t unclear = 0;
+    w.wide = w.p + c->vocab;
+    w.dx_wide = w.dx + c->h;
     for (int64_t r = 0; r < c->n; r++) {
         if (t.weight[r] == 0) {
             assert_true(o.nll[r] == 0 && o.right[r] == 0);
             for (int64_t i = 0; i < c->h; i++) assert_true(o.dx[r * c->h + i] == 0);
             continue;
         }
-        dense_row(&t, c, r, p, &nll, dx + r * c->h, &right);
-        assert_true(fabs(nll - (double)o.nll[r]) <= 2e-6 * (1 + fabs(nll)));
-        assert_int_equal(o.right[r], right);
+        dense_row(&t, c, r, &w);
+        assert_true(fabs(w.nll - (double)o.nll[r]) <= w.nll_wide);
+        assert_true(o.right[r] == w.right || (!w.certain && o.right[r] == !w.right));
+        unclear += !w.certain;
+        for (int64_t i = 0; i < c->h; i++) {
+            const double far = fabs(w.dx[i] - (double)o.dx[r * c->h + i]);
+            assert_true(far <= w.dx_wide[i]);
+            worst = fmax(worst, far / w.dx_wide[i]);
+        }
     }
-    double worst = numbers_distance(o.dx, dx, c->n * c->h);
-    printf("V %lld: gradient distance %.2g\n", (long long)c->v, worst);
-    assert_true(worst <= 1e-6);
+    printf(
+        "V %lld: the gradient's errors reach %.2g of what they may, %lld rows with two best words\n",
+        (long long)c->v, worst, (long long)unclear);
+    assert_true(unclear <= c->n / 10 + 2);
     run(&t, c, 3, &again, 0);
     assert_memory_equal(o.nll, again.nll, (size_t)c->n * 4);
     assert_memory_equal(o.dx, again.dx, (size_t)(c->n * c->h) * 4);
@@ -140,7 +192,7 @@ static void check_case(const head_case *c, uint64_t seed) {
     assert_memory_equal(o.nll, again.nll, (size_t)c->n * 4);
     assert_true(isnan(again.dx[0]));
     drop(&again), drop(&o);
-    free(before), free(p), free(dx);
+    free(before), free(w.p), free(w.dx);
     unmake(&t);
 }
 

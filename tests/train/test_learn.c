@@ -314,7 +314,9 @@ static void b19_planted_successor_is_accepted_whole(void **s) {
         for (int j = 0; j < 40; j++) tokens[j] = (5 * i + j) % 46;
         make_document(&docs[i], tokens, 40, 0, i);
     }
-    const double loss = train(&k, docs, DOCS, 12, 400, 4e-3, 0);
+    /* At a rate this high the loss comes down in jumps, at other updates on another processor: a lower one settles it. */
+    train(&k, docs, DOCS, 12, 300, 4e-3, 0);
+    const double loss = train(&k, docs, DOCS, 12, 150, 5e-4, 300);
     const int32_t prompt[] = {5, 6, 7, 8};
     decode_stats stats;
     const double tau = tau_of(&k, prompt, 4, 25, &stats);
@@ -326,7 +328,19 @@ static void b19_planted_successor_is_accepted_whole(void **s) {
     close_learner(&k);
 }
 
-/* Best token of every slot at every anchor first..last of a row: best[(a - first)*block + slot]. */
+/* Whether no other of v logits comes within rounding of the best one. */
+static int is_clear(const float *logits, int64_t v, int32_t best) {
+    double size = 0, gap = INFINITY;
+    for (int64_t i = 0; i < v; i++) {
+        size = fmax(size, fabs((double)logits[i]));
+        if (i != best) gap = fmin(gap, (double)logits[best] - (double)logits[i]);
+    }
+    return gap > 1e-5 * size;
+}
+
+/* Best token of every slot at every anchor first..last of a row: best[(a - first)*block + slot]; UNCLEAR where the decoder's
+ * order of adding may find another. */
+enum { UNCLEAR = -1 };
 static void predictions(learner *k, const document *doc, int64_t first, int64_t count,
                         int32_t *best) {
     const int64_t bs = k->l.cfg.block_size, h = k->l.cfg.hidden, v = k->l.cfg.vocab, r = count * bs;
@@ -348,10 +362,33 @@ static void predictions(learner *k, const document *doc, int64_t first, int64_t 
     row.taps = taps;
     assert_ok(drafter_forward(&k->l, k->params, k->t, k->d, &row, hidden, NULL, NULL, k->a));
     packed_matmul_ref(target_head(k->t), hidden, h, r, logits, v);
-    for (int64_t i = 0; i < r; i++) assert_ok(nn_argmax(logits + i * v, v, &best[i]));
+    for (int64_t i = 0; i < r; i++) {
+        assert_ok(nn_argmax(logits + i * v, v, &best[i]));
+        if (!is_clear(logits + i * v, v, best[i])) best[i] = UNCLEAR;
+    }
     free(hidden);
     free(logits);
     arena_reset(k->a, m);
+}
+
+/* Rounds as the decoder makes them, from predictions alone; 0: two tokens were equally good somewhere on the way. */
+static int walk_over(learner *k, const document *doc, int64_t prompt, int64_t new_tokens,
+                     decode_stats *walk) {
+    const int64_t block = k->l.cfg.block_size;
+    int32_t best[LONGEST * 8];
+    assert_true(new_tokens * block <= LONGEST * 8);
+    predictions(k, doc, prompt, new_tokens, best);
+    for (int64_t at = prompt, out = 1, n; out < new_tokens; at += n + 1, out += n + 1) {
+        const int32_t *slot = best + (at - prompt) * block + 1;
+        for (n = 0; n < block - 1; n++) {
+            if (slot[n] == UNCLEAR) return 0;
+            if (slot[n] != doc->tokens[at + n + 1]) break;
+        }
+        walk->rounds++;
+        walk->committed += n + 1;
+        walk->histogram[n]++;
+    }
+    return 1;
 }
 
 static void b56_walk_over_predictions_equals_the_decoder(void **s) {
@@ -374,24 +411,16 @@ static void b56_walk_over_predictions_equals_the_decoder(void **s) {
     train(&k, docs, TRAIN, 16, 40, 3e-3, 0);
     for (int64_t i = 0; i < k.l.total; i++) k.params[i] = bf16_to_f32(bf16_from_f32(k.params[i]));
     decode_stats walk = {0}, real = {0};
+    int walked = 0;
     for (int i = 0; i < HELD; i++) {
-        int32_t best[(NEW + 1) * BLOCK];
-        decode_stats one;
-        predictions(&k, &held[i], PROMPT, NEW, best);
-        for (int64_t at = PROMPT, out = 1; out < NEW;) {
-            int64_t n = 0;
-            while (n < BLOCK - 1 &&
-                   best[(at - PROMPT) * BLOCK + n + 1] == held[i].tokens[at + n + 1])
-                n++;
-            walk.rounds++;
-            walk.committed += n + 1;
-            walk.histogram[n]++;
-            at += n + 1;
-            out += n + 1;
-        }
-        tau_of(&k, held[i].tokens, PROMPT, NEW, &one);
-        decode_stats_add(&real, &one);
+        decode_stats one = {0}, decoded;
+        if (!walk_over(&k, &held[i], PROMPT, NEW, &one)) continue;
+        tau_of(&k, held[i].tokens, PROMPT, NEW, &decoded);
+        decode_stats_add(&walk, &one);
+        decode_stats_add(&real, &decoded);
+        walked++;
     }
+    assert_true(walked > 0);
     printf("tau %.4f over %lld rounds\n", decode_tau(&real), (long long)real.rounds);
     assert_int_equal(walk.rounds, real.rounds);
     assert_int_equal(walk.committed, real.committed);

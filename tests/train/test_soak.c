@@ -41,14 +41,27 @@ typedef struct sample {
 typedef struct watched {
     files_dir *d;
     sample at[TENTHS + 1];
+    int least; /* open files at the quietest moment so far; 0: not looked at yet */
 } watched;
+
+/* Other threads open files for a moment, the watchdog twice a second: what is open at a quiet moment counts. There is one
+ * unless something leaks. */
+static int open_files(watched *w) {
+    int n = entries("/proc/self/fd", "");
+    for (int ms = 0; ms < 5000 && w->least && n > w->least; ms++) {
+        usleep(1000);
+        n = entries("/proc/self/fd", "");
+    }
+    if (!w->least || n < w->least) w->least = n;
+    return n;
+}
 
 static void watch(void *ctx, const train_progress *p) {
     watched *w = ctx;
     if (p->update % (updates / TENTHS) != 0) return;
     sample *s = &w->at[p->update / (updates / TENTHS)];
     s->resident = resident_bytes();
-    s->files = entries("/proc/self/fd", "");
+    s->files = open_files(w);
     s->checkpoints = entries(files_at(w->d, "out/checkpoints"), "step-");
     s->logs = entries(files_at(w->d, "out"), "log.txt");
 }
@@ -93,7 +106,7 @@ static void a_long_run_stays_within_bounds(void **state) {
                (long long)(updates / TENTHS * i), (double)w.at[i].resident / 1048576, w.at[i].files,
                (long long)w.at[i].checkpoints);
     for (int i = 2; i <= TENTHS; i++) {
-        assert_int_equal(w.at[i].files, w.at[1].files);
+        assert_true(w.at[i].files <= w.at[1].files);
         assert_true(w.at[i].logs >= 1 && w.at[i].logs <= 3);
         assert_true(w.at[i].checkpoints <= 2 + 1); /* keep and the best */
     }
