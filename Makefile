@@ -231,16 +231,19 @@ test: $(program) $(library) $(test_bins) $(gpu_bins) $(emulated) $(BUILD)/tests/
 gpu-test: $(program) $(gpu_bins) ## the tests of tests/gpu on a real GPU; each says "skipped" where there is none
 	@PACELINE_PROGRAM=$(BUILD)/paceline tools/runtests.sh $(BUILD) $(gpu_bins)
 
+# The compilers' sanitizers expect memory where 28 random bits put it, and end now and then where the kernel takes more.
+without_aslr = $(shell [ "$$(cat /proc/sys/vm/mmap_rnd_bits 2>/dev/null || echo 0)" -gt 28 ] && setarch -R true 2>/dev/null && echo setarch -R)
 SUBSET ?=
 test-asan: ## all tests under the address and undefined behaviour sanitizers
 	@TEST_TIMEOUT=1800 ASAN_OPTIONS=detect_leaks=1:allocator_may_return_null=1 UBSAN_OPTIONS=print_stacktrace=1 \
-	  $(MAKE) --no-print-directory BUILD=$(BUILD)/asan SAN=address,undefined OPT='-O1 -g' test
+	  $(without_aslr) $(MAKE) --no-print-directory BUILD=$(BUILD)/asan SAN=address,undefined OPT='-O1 -g' test
 
 # Blocks of thread-local memory of opened libraries are left alone: the run time guesses their size from the bytes before them, and a wrong
 # guess ends the program.
 tsan_names := $(shell sed 's/\#.*//' tests/tsan.list 2>/dev/null)
 test-tsan: ## the tests named in tests/tsan.list under the thread sanitizer
-	@TEST_TIMEOUT=1800 TSAN_OPTIONS=halt_on_error=1:allocator_may_return_null=1:intercept_tls_get_addr=0 $(MAKE) --no-print-directory BUILD=$(BUILD)/tsan SAN=thread \
+	@TEST_TIMEOUT=1800 TSAN_OPTIONS=halt_on_error=1:allocator_may_return_null=1:intercept_tls_get_addr=0 \
+	  $(without_aslr) $(MAKE) --no-print-directory BUILD=$(BUILD)/tsan SAN=thread \
 	  OPT='-O1 -g' test-subset SUBSET='$(tsan_names)'
 
 .PHONY: test-subset
@@ -253,7 +256,7 @@ fuzz: ## a short libFuzzer run of every fuzz/*.c (needs clang)
 	@if [ -z '$(fuzz_sources)' ]; then echo 'fuzz: no fuzz targets yet'; else \
 	  $(MAKE) --no-print-directory BUILD=$(BUILD)/fuzz CC=clang SAN=fuzzer-no-link,address,undefined \
 	    OPT='-O1 -g' fuzz-build && \
-	  FUZZ_RUNS=$(FUZZ_RUNS) FUZZ_SECONDS=$(FUZZ_SECONDS) tools/runfuzz.sh $(BUILD)/fuzz; fi
+	  FUZZ_RUNS=$(FUZZ_RUNS) FUZZ_SECONDS=$(FUZZ_SECONDS) $(without_aslr) tools/runfuzz.sh $(BUILD)/fuzz; fi
 
 fuzz-build: $(fuzz_sources:fuzz/%.c=$(BUILD)/fuzz/%)
 $(BUILD)/fuzz/%: $(BUILD)/obj/fuzz/%.o $(call archives,api)

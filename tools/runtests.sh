@@ -4,7 +4,8 @@
 # Usage: tools/runtests.sh BUILD PROGRAM... . Counts come from cmocka's own closing lines; a script
 # prints 'ok NAME', 'not ok NAME' or 'skip NAME' lines, or is one test by its exit code (77: skipped).
 # A program that dies, times out, or ends without a closing line counts as one failure more. It goes
-# on after failures, shows the output of what failed, and exits 1 when anything did.
+# on after failures, shows of what failed first the lines that say so (assertions, the first word of a sanitizer, the
+# seeds of that test) and then the log's end, and exits 1 when anything did. PACELINE_TEST_SEED=N gives a seed again.
 # It does not judge how long a test took: the limit TEST_TIMEOUT (seconds, default 900) is for what hangs, many
 # times what the slowest program takes on two cores.
 set -u
@@ -13,6 +14,8 @@ shift
 limit=${TEST_TIMEOUT:-900}
 # Programs under tests/gpu find the CUDA libraries of this folder first, where one is named.
 emulated=${EMULATED:-}
+# Switches of whoever calls this that would change what programs say or keep.
+unset PACELINE_LOG PACELINE_CACHE PACELINE_NO_COMPILE PACELINE_REFERENCE PACELINE_FAIL_WRITE PACELINE_KILL_AT
 logs=$build/test-logs
 mkdir -p "$logs"
 passed=0 failed=0 skipped=0 bad=()
@@ -27,7 +30,7 @@ for t in "$@"; do
     start=$(date +%s)
     case $t in
     *.sh)
-        timeout -k 5 "$limit" bash "$t" >"$log" 2>&1
+        timeout -k 5 "$limit" bash "$t" </dev/null >"$log" 2>&1
         rc=$?
         p=$(grep -c '^ok ' "$log") f=$(grep -c '^not ok ' "$log") s=$(grep -c '^skip ' "$log")
         if [ $((p + f + s)) -eq 0 ]; then
@@ -38,7 +41,7 @@ for t in "$@"; do
     *)
         with=()
         [ -n "$emulated" ] && [ "${name%%/*}" = gpu ] && with=(env "LD_LIBRARY_PATH=$emulated${LD_LIBRARY_PATH:+:$LD_LIBRARY_PATH}")
-        ${with[@]+"${with[@]}"} timeout -k 5 "$limit" "$t" >"$log" 2>&1
+        ${with[@]+"${with[@]}"} timeout -k 5 "$limit" "$t" </dev/null >"$log" 2>&1
         rc=$?
         p=$(count PASSED "$log") f=$(count FAILED "$log") s=$(count SKIPPED "$log")
         # cmocka leaves with the number of failures; without its closing line something ended early.
@@ -63,9 +66,39 @@ for t in "$@"; do
         "$word" "$name" "$p" "$f" "$s" $(($(date +%s) - start)) "$note"
 done
 
+# The lines of a log that tell a failure, each with some before and behind it: under a sanitizer the end of the log may hold
+# nothing but what follows from it. Of a test that did not end: its name.
+telling() {
+    awk '
+        function mark(from, to) { for (; from <= to; from++) if (from > 0) shown[from] = 1 }
+        function mark_test(k) { if (run) shown[run] = 1; for (k in seeds) shown[k] = 1 }
+        { line[NR] = length($0) > 500 ? substr($0, 1, 500) " ..." : $0 }
+        /^\[ RUN/ { run = NR; for (k in seeds) if (first && k > first) delete seeds[k]; if (!first) first = NR }
+        /^\[  FAILED  \] [A-Za-z_]/ && !/ test\(s\)/ && !ended { mark_test(); mark(NR - 4, NR) }
+        /^\[ +(OK|FAILED|SKIPPED) +\] [A-Za-z_]/ { run = 0 }
+        /^\[==========\] .* run/ { ended = 1 }
+        /^seed [0-9]/ { seeds[NR] = 1 }
+        /^\[  ERROR   \] --- / { mark_test(); mark(NR - 3, NR + 6) }
+        /^\[   LINE   \] --- / { mark(NR - 2, NR + 1) }
+        /^not ok / { mark(NR - 1, NR + 12) }
+        /ERROR: [A-Za-z]+Sanitizer|WARNING: ThreadSanitizer|: runtime error: / && !told++ { mark_test(); mark(NR - 3, NR + 14) }
+        /^emulated device: .*seed|^test set-up failed|^no closing line|: Assertion |^PACELINE_TEST_SEED / && !(line[NR] in once) { once[line[NR]] = 1; mark_test(); mark(NR - 2, NR + 1) }
+        END {
+            if (run) mark_test()
+            for (i = 1; i <= NR && n < 60; i++) {
+                if (!(i in shown)) continue
+                if (last && i > last + 1) print "    ..."
+                print line[i]
+                last = i
+                n++
+            }
+        }' "$1"
+}
 for log in ${bad[@]+"${bad[@]}"}; do
-    echo "---- $log (last 60 lines)"
-    tail -n 60 "$log"
+    echo "---- $log: what failed"
+    telling "$log"
+    echo "---- $log: its last 20 lines"
+    tail -n 20 "$log"
 done
 [ $# -gt 0 ] || echo 'no test programs'
 echo "$passed passed, $failed failed, $skipped skipped"

@@ -49,11 +49,11 @@ else
     exit 1
 fi
 
-install() {
-    "${as_root[@]}" env DEBIAN_FRONTEND=noninteractive apt-get install -y --no-install-recommends "$@"
-}
+# Another apt may run at the same moment, and a fetch may fail once.
+apt() { "${as_root[@]}" env DEBIAN_FRONTEND=noninteractive apt-get -o DPkg::Lock::Timeout=600 -o Acquire::Retries=5 "$@"; }
+install() { apt install -y --no-install-recommends "$@"; }
 echo "setup: installing $missing$wanted"
-"${as_root[@]}" apt-get update -q || echo 'setup: the package lists could not be refreshed; trying with those at hand' >&2
+apt update -q || echo 'setup: the package lists could not be refreshed; trying with those at hand' >&2
 # shellcheck disable=SC2086  # a list of words is meant
 if [ -n "$missing" ] && ! install $missing; then
     echo "setup: apt-get could not install: $missing- its own message is above" >&2

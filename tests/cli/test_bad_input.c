@@ -299,7 +299,7 @@ static void small_limits_do_not_crash(void **state) {
     shell(command);
     assert_int_equal(r.code, 0);
     /* From where the loader gets through to where everything fits, which is another place with other libraries. */
-    for (int kib = 10000; kib < 1000000; kib += kib / 40) {
+    for (int kib = 10000; kib < 1000000; kib += kib / 20) {
         snprintf(command, sizeof command,
                  "ulimit -v %d; PACELINE_BLAS=none PACELINE_THREADS=2 '%%s' plan '%s' 2>&1", kib,
                  recipe);

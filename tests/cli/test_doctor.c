@@ -6,13 +6,13 @@
 #include "cli/elf_probe.h"
 #include "io/json.h"
 #include "support/files.h"
+#include "support/numbers.h"
 #include "support/run.h"
 #include <setjmp.h>
 #include <stdarg.h>
 #include <stddef.h>
 #include <stdint.h>
 #include <cmocka.h>
-#include <time.h>
 #include <unistd.h>
 
 #define SITE "lib/python3.11/site-packages/"
@@ -283,8 +283,7 @@ static void changed_headers_are_judged(void **state) {
     char path[700], *data;
     size_t n, faults = 0;
     elf_probe elf;
-    unsigned seed = (unsigned)time(NULL) ^ (unsigned)getpid() << 16;
-    print_message("seed %u\n", seed);
+    unsigned seed = (unsigned)numbers_seed();
     snprintf(path, sizeof path, "%s/nccl_22800.so", stubs);
     assert_int_equal(file_read(path, &data, &n), ERR_OK);
     assert_int_equal(elf_probe_read(path, &elf), ERR_OK);

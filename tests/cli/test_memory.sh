@@ -19,11 +19,12 @@ check() { # name, then a command that must succeed
     if "$@" >"$dir/log" 2>&1; then echo "ok $name"; else echo "not ok $name"; cat "$dir/log"; fi
 }
 
-# 2,048 draft blocks of 16 over 38,281 context keys; a dense score matrix of one head would take 8.7 GiB.
+# 2,048 draft blocks of 16 over 38,281 context keys; a dense score matrix of one head would take 8.7 GiB. Each thread takes address
+# space for a stack and a heap of its own, so their number is not the machine's.
 long_attention() {
     (
         ulimit -v 4194304
-        "$program" attend --random 1,2,1,32768,71049,16 --let ctx=38281 --let bs=16 --explain \
+        PACELINE_THREADS=4 "$program" attend --random 1,2,1,32768,71049,16 --let ctx=38281 --let bs=16 --explain \
             --mask 'let blk = q // bs; (kv < ctx && kv < 18 * blk + 100) || (kv >= ctx && (kv - ctx) // bs == blk)'
     ) >"$dir/attend" 2>&1 || { cat "$dir/attend"; return 1; }
     cat "$dir/attend"

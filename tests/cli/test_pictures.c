@@ -2,7 +2,6 @@
  *
  * Masks are compared cell by cell with the same formula in C, weights with a softmax in double over fresh random inputs.
  * The plot is found in the picture by the lines between its cells. */
-#include "core/clock.h"
 #include "io/safetensors.h"
 #include "report/tile_map.h"
 #include <math.h>
@@ -11,7 +10,6 @@
 #include <stddef.h>
 #include <stdint.h>
 #include <cmocka.h>
-#include <unistd.h>
 #include "support/files.h"
 #include "support/numbers.h"
 #include "support/png_back.h"
@@ -146,8 +144,7 @@ static void weights_are_those_of_the_softmax(void **state) {
     (void)state;
     enum { L = 9, S = 13, D = 8 };
     float q[2 * L * D], k[S * D], v[S * D] = {0};
-    uint64_t seed = (uint64_t)(clock_seconds() * 1e6) ^ (uint64_t)getpid();
-    print_message("seed %llu\n", (unsigned long long)seed);
+    uint64_t seed = numbers_seed();
     for (int i = 0; i < 2 * L * D; i++) q[i] = (float)rng_normal(seed, RNG_TEST, 0, (uint64_t)i);
     for (int i = 0; i < S * D; i++) k[i] = (float)rng_normal(seed, RNG_TEST, 1, (uint64_t)i);
     tensor t[3] = {{"q", DT_F32, 4, {1, 2, L, D}, q},

@@ -10,7 +10,10 @@
 #include <stddef.h>
 #include <stdint.h>
 #include <cmocka.h>
+#include <ctype.h>
 #include <signal.h>
+
+enum { PATIENCE = 300000 }; /* milliseconds, under sanitizers on a busy machine too */
 
 static files_dir dir;
 static run_result r;
@@ -118,11 +121,19 @@ static void plan_states_bytes_and_starts_nothing(void **state) {
     assert_false(file_exists(out));
 }
 
+/* Not a part of a word: the folder's name, which stands in the text, is drawn. */
+static int says_nan(const char *text) {
+    for (const char *p = text; (p = strstr(p, "nan")) != NULL; p += 3)
+        if ((p == text || !isalnum((unsigned char)p[-1])) && !isalnum((unsigned char)p[3]))
+            return 1;
+    return 0;
+}
+
 static void training_ends_with_a_drafter(void **state) {
     (void)state;
     RUN("train", recipe);
     EXPECT(0, "update");
-    assert_null(strstr(r.text, "nan")); /* no evaluation was asked for: a dash */
+    assert_false(says_nan(r.text)); /* no evaluation was asked for: a dash */
     assert_true(file_exists(drafter));
 }
 
@@ -154,14 +165,24 @@ static void generate_streams_the_same_text_with_and_without_drafter(void **state
     assert_string_equal(plain, r.text);
 }
 
+/* Interrupted when its first checkpoint is there, however long that takes. */
 static void interrupt_saves_and_a_second_run_goes_on_to_the_same_bits(void **state) {
-    char whole[33], stopped[33], path[900], part[700];
+    char whole[33], stopped[33], path[900], part[700], output[600];
+    int code = -1;
     (void)state;
     snprintf(path, sizeof path, "%s/model.safetensors", drafter);
     assert_int_equal(file_hash(path, whole), 0);
     snprintf(part, sizeof part, "run.out=%s", files_at(&dir, "run2"));
-    run_and_signal(&r, NULL, (const char *const[]){"train", recipe, part, NULL}, 300, SIGINT);
-    assert_true(r.code == 3 || r.code == 0);
+    snprintf(output, sizeof output, "%s", files_at(&dir, "output.txt"));
+    const pid_t pid = run_start(NULL, (const char *const[]){"train", recipe, part, NULL}, output);
+    snprintf(path, sizeof path, "%s", files_at(&dir, "run2/checkpoints/step-00000010"));
+    for (int ms = 0; ms < PATIENCE && code < 0 && !file_exists(path); ms++) code = run_wait(pid, 1);
+    if (code < 0) {
+        assert_int_equal(kill(pid, SIGINT), 0);
+        code = run_wait(pid, PATIENCE);
+    }
+    run_read(&r, output);
+    if (code != 3 && code != 0) fail_msg("exit %d:\n%s", code, r.text); /* 0: it was at its end */
     RUN("train", recipe, part);
     EXPECT(0, "");
     snprintf(path, sizeof path, "%s/drafter/model.safetensors", files_at(&dir, "run2"));

@@ -120,13 +120,13 @@ static void sixteen_threads_compile_each_kernel_once(void **state) {
     assert_int_equal(count("began"), n);
 }
 
-/* Four processes on one empty folder, one of them killed in its first compile; then one flipped byte. */
+/* Four processes on one empty folder, one of them killed in its first compile, which has no end of its own; then one flipped byte. */
 static void b16_four_processes_one_killed_one_damaged(void **state) {
     (void)state;
     const char *const args[] = {"warmup", "--arch", "sm_90a", "--threads", "4", "--json", NULL};
     char out[4][700], digest[33], other[33];
     pid_t pids[4];
-    with("STUB_NVRTC_MS=500");
+    with("STUB_NVRTC_MS=86400000");
     for (int i = 0; i < 4; i++) {
         char name[8];
         snprintf(name, sizeof name, "out%d", i);
@@ -135,10 +135,11 @@ static void b16_four_processes_one_killed_one_damaged(void **state) {
     pids[0] = run_start(environment, args, out[0]);
     for (int i = 0; i < 300000 && !count("began"); i++) usleep(1000);
     if (!count("began")) fail_msg("no compile was begun within five minutes");
+    environment[3] = "STUB_NVRTC_MS=500";
     for (int i = 1; i < 4; i++) pids[i] = run_start(environment, args, out[i]);
     assert_int_equal(kill(pids[0], SIGKILL), 0);
     assert_int_equal(run_wait(pids[0], 300000), 128 + SIGKILL);
-    int n = 0, compiled = 0, ended = count("ended");
+    int n = 0, compiled = 0;
     for (int i = 1; i < 4; i++) {
         r.code = run_wait(pids[i], 300000);
         int code = r.code;
@@ -152,9 +153,8 @@ static void b16_four_processes_one_killed_one_damaged(void **state) {
         if (i > 1) assert_string_equal(other, digest);
         json_decref(j);
     }
-    assert_true(ended <= n); /* what the killed one finished before its end is not made again */
     assert_int_equal(count("ended"), n);
-    assert_true(compiled <= n && compiled > 0);
+    assert_int_equal(compiled, n);
     RUN("cache", "verify", "--json");
     json_t *j = answer(0);
     assert_int_equal(number(j, "entries"), n);

@@ -10,11 +10,9 @@
 #include <math.h>
 #include <stdio.h>
 #include <string.h>
-#include <unistd.h>
-#include "core/clock.h"
 #include "core/dtype.h"
-#include "core/rng.h"
 #include "core/tensor.h"
+#include "support/numbers.h"
 
 static uint64_t seed;
 
@@ -172,8 +170,7 @@ static void tensor_shapes(void **state) {
 }
 
 int main(void) {
-    seed = (uint64_t)(clock_seconds() * 1e6) ^ (uint64_t)getpid() << 32;
-    print_message("seed %llu\n", (unsigned long long)seed);
+    seed = numbers_seed();
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(every_half_comes_back),
         cmocka_unit_test(halves_round_to_nearest_even),

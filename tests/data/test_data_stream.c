@@ -2,10 +2,8 @@
  *
  * Data sets are made of documents whose text says which one they are. Rows are checked against the documents
  * they name, not against a second packer. */
-#include "core/rng.h"
 #include "data/data_fixture.h"
-#include <time.h>
-#include <unistd.h>
+#include "support/numbers.h"
 
 /* n documents; the answer of document i repeats "i " between 1 and most times. */
 static data_set *make_set(const fixture *f, int n, int most, uint64_t seed) {
@@ -36,12 +34,6 @@ static const data_row *next(data_stream *st) {
     return r;
 }
 
-static uint64_t fresh_seed(void) {
-    uint64_t seed = (uint64_t)time(NULL) ^ (uint64_t)getpid() << 20;
-    print_message("seed %llu\n", (unsigned long long)seed);
-    return seed;
-}
-
 /* Everything a row says about itself against the documents it names. */
 static void check_row(const data_set *s, const data_row *r) {
     assert_int_equal(r->doc_start[0], 0);
@@ -60,7 +52,7 @@ static void check_row(const data_set *s, const data_row *r) {
 }
 
 static void b13_rows_keep_documents_apart_and_whole(void **state) {
-    uint64_t seed = fresh_seed();
+    uint64_t seed = numbers_seed();
     data_set *s = make_set(*state, 40, 30, seed);
     static const int64_t budgets[] = {1, 47, 60, 130, 1000, 1000000};
     for (int b = 0; b < 6; b++) {
@@ -103,7 +95,7 @@ static uint64_t fold(uint64_t h, const data_row *r) {
 }
 
 static void cursor_restores_exactly(void **state) {
-    uint64_t seed = fresh_seed();
+    uint64_t seed = numbers_seed();
     data_set *s = make_set(*state, 25, 12, seed);
     data_stream *st = open_stream(s, 5, 100);
     enum { ROWS = 60 };

@@ -12,10 +12,8 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
-#include <unistd.h>
-#include "core/clock.h"
-#include "core/rng.h"
 #include "dev/gemm.h"
+#include "support/numbers.h"
 
 static uint64_t seed;
 
@@ -221,8 +219,7 @@ static void empty_and_zero(void **state) {
 }
 
 int main(void) {
-    seed = (uint64_t)(clock_seconds() * 1e6) ^ (uint64_t)getpid() << 32;
-    print_message("seed %llu\n", (unsigned long long)seed);
+    seed = numbers_seed();
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(plain_c_on_every_isa),
         cmocka_unit_test(the_library_found_here),

@@ -11,10 +11,8 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
-#include <unistd.h>
-#include "core/clock.h"
-#include "core/rng.h"
 #include "dev/packed.h"
+#include "support/numbers.h"
 
 enum { PAD = 5 };
 
@@ -226,8 +224,7 @@ static void special_values_follow_the_definition(void **state) {
 }
 
 int main(void) {
-    seed = (uint64_t)(clock_seconds() * 1e6) ^ (uint64_t)getpid() << 32;
-    print_message("seed %llu\n", (unsigned long long)seed);
+    seed = numbers_seed();
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(same_bits_on_every_isa_and_shape),
         cmocka_unit_test(a_row_alone_has_the_bits_it_has_among_others),

@@ -3,6 +3,7 @@
  * The text goes behind emu_text.cuh, with a table of its __global__ functions behind it; -D options and headers are kept,
  * others mean nothing here. The image is "EMU1", its size and the shared object. EMU_CXX names the compiler; else g++,
  * clang++ or c++, the first that runs. Without one nvrtcVersion fails, so that tests skip and say so. */
+#include <errno.h>
 #include <fcntl.h>
 #include <spawn.h>
 #include <stdint.h>
@@ -49,7 +50,8 @@ static int run(const char *const *args, const char *output) {
     int rc = posix_spawnp(&pid, args[0], &a, NULL, (char *const *)(uintptr_t)args, environ);
     posix_spawn_file_actions_destroy(&a);
     if (rc) return 127;
-    while (waitpid(pid, &status, 0) < 0) continue;
+    while (waitpid(pid, &status, 0) < 0)
+        if (errno != EINTR) return 127;
     return WIFEXITED(status) ? WEXITSTATUS(status) : 127;
 }
 

@@ -77,7 +77,9 @@ static void random_masks(void **state) {
     const int masks = (int)gpu_fewer(w, MASKS, 12); /* each brings a text to compile */
     random_world_declare(&world);
     assert_ok(arena_create(&a, "masks", 0));
-    for (int i = 0; i < masks; i++) {
+    /* Any number of them may be refused, and most of what is looked at are those that are not. */
+    for (int i = 0; i < masks || built <= masks / 2; i++) {
+        if (i == 20 * masks) fail_msg("of %d masks only %d are not refused", i, built);
         static const int32_t tiles[] = {128, 64, 16, 40};
         const size_t mark = gpu_mark(w);
         expr *e;
@@ -103,8 +105,7 @@ static void random_masks(void **state) {
         expr_free(e);
         gpu_reset(w, mark);
     }
-    printf("%d of %d masks built and equal\n", built, masks);
-    assert_true(built > masks / 2);
+    printf("%d masks built and equal\n", built);
     arena_destroy(a);
 }
 

@@ -10,10 +10,10 @@
 #include <cmocka.h>
 #include "core/clock.h"
 #include "core/dtype.h"
-#include "core/rng.h"
 #include "dev/dev_kernels.h"
 #include "dev/module.h"
 #include "support/files.h"
+#include "support/numbers.h"
 #include "support/says.h"
 #include <math.h>
 #include <pthread.h>
@@ -181,8 +181,7 @@ static void kernels_agree_with_the_cpu(void **state) {
     need_gpu();
     dev_stream *s;
     dev_arena *a;
-    uint64_t seed = (uint64_t)(clock_seconds() * 1e6);
-    printf("seed %llu\n", (unsigned long long)seed);
+    uint64_t seed = numbers_seed();
     assert_ok(dev_stream_create(&s, device));
     assert_ok(dev_arena_create(&a, device, "conversions", (size_t)64 << 20));
     const int64_t sizes[] = {0, 1, 5, 255, 257, 4099, 1000003};

@@ -91,8 +91,18 @@ static void run(const gpu_world *w, const paged_args *a, const paged_there *t, d
     arena_destroy(mem);
 }
 
+/* The largest of n logits by size. */
+static double most(const double *x, int64_t n) {
+    double size = 0;
+    for (int64_t i = 0; i < n; i++) size = fmax(size, fabs(x[i]));
+    return size;
+}
+
+/* How far an output may be: half a unit of its type, since sums are in fp32 and it is rounded once; and what fp32 adds to that, where
+ * a weight is rounded as its logit is, and values are a few units. far: the largest share of it. */
 static void check_definition(const gpu_world *w, const paged_batch *b, const paged_there *t,
                              double *far) {
+    const double half = t->type == DT_F32 ? 0 : t->type == DT_BF16 ? 0x1p-8 : 0x1p-11;
     const paged_args *a = &b->a;
     double *weights = malloc(sizeof *weights * 8192), o[256];
     assert_non_null(weights);
@@ -101,9 +111,13 @@ static void check_definition(const gpu_world *w, const paged_batch *b, const pag
         float *got = gpu_back(w, here(t->seq[i].o), t->type, q->rows * a->q_heads * a->dim);
         for (int64_t r = 0; r < q->rows; r++) {
             for (int64_t h = 0; h < a->q_heads; h++) {
+                const int64_t keys = q->n_keys + q->n_extra;
+                memset(weights, 0, (size_t)keys * sizeof *weights);
                 paged_batch_define(a, q, r, h, weights, o);
+                const double fp32 = 2e-6 * (2 + most(weights, keys));
                 for (int64_t d = 0; d < a->dim; d++) {
-                    double e = fabs((double)got[(r * a->q_heads + h) * a->dim + d] - o[d]);
+                    double e = fabs((double)got[(r * a->q_heads + h) * a->dim + d] - o[d]) /
+                               (half * fabs(o[d]) + fp32);
                     if (!(e <= *far)) *far = e == e ? e : INFINITY;
                 }
             }
@@ -142,7 +156,6 @@ static void check_alone(const gpu_world *w, const paged_batch *b, const paged_th
 static void rows_equal_the_definition_and_themselves_alone(void **data) {
     const gpu_world *w = *data;
     static const dtype types[] = {DT_F32, DT_BF16, DT_F16};
-    static const double bound[] = {1e-5, 1.2e-2, 1.5e-3};
     if (!w->d) skip();
     uint64_t seed = numbers_seed();
     double far[3] = {0, 0, 0};
@@ -160,8 +173,9 @@ static void rows_equal_the_definition_and_themselves_alone(void **data) {
         paged_batch_drop(&b);
         gpu_reset(w, mark);
     }
-    printf("largest differences: fp32 %.2g, bf16 %.2g, fp16 %.2g\n", far[0], far[1], far[2]);
-    for (int i = 0; i < 3; i++) assert_true(far[i] <= bound[i]);
+    printf("largest differences beside what they may be: fp32 %.2g, bf16 %.2g, fp16 %.2g\n", far[0],
+           far[1], far[2]);
+    for (int i = 0; i < 3; i++) assert_true(far[i] <= 1);
 }
 
 static void bad_shapes_say_so(void **data) {

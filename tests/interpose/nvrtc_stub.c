@@ -1,7 +1,7 @@
 /* Stands for NVRTC in front of the real one, or alone: counts compiles of all processes, can be slow, old or incomplete.
  *
  * Each compile appends "began" and then "ended" to the file STUB_NVRTC_LOG; between them it sleeps STUB_NVRTC_MS, and waits
- * until STUB_NVRTC_MEET compiles have begun; one that nobody joins within ten seconds appends "alone" and goes on. With
+ * until STUB_NVRTC_MEET compiles have begun; one that nobody joins within two minutes appends "alone" and goes on. With
  * STUB_NVRTC_REAL (a path) the real library compiles; without, the image is the source's text with this process's number
  * behind it, so that two compiles never agree. STUB_VERSION: 13; old (11.8); less (a symbol is missing). */
 #include <dlfcn.h>
@@ -58,7 +58,7 @@ static void meet(void) {
     const char *text = getenv("STUB_NVRTC_MEET");
     const struct timespec t = {0, 1000000};
     int wanted = text ? atoi(text) : 0;
-    for (int i = 0; i < 10000 && told("began\n") < wanted; i++) nanosleep(&t, NULL);
+    for (int i = 0; i < 120000 && told("began\n") < wanted; i++) nanosleep(&t, NULL);
     if (told("began\n") < wanted) tell("alone\n");
 }
 

@@ -1,23 +1,41 @@
 /* Random inputs and distances for tests that compare fast code with a plain definition.
  *
- * The seed differs in each run (clock and process) and is printed, so a failure can be repeated by setting it here.
+ * The seed differs in each run (clock and process) and is printed; PACELINE_TEST_SEED gives it again, to repeat a failure.
  * Distances are relative to the largest wanted value: near-zero entries of a large result are not judged alone.
  * Header only: a test program includes what it needs. */
 #ifndef SUPPORT_NUMBERS_H
 #define SUPPORT_NUMBERS_H
 #include "core/rng.h"
+#include <errno.h>
 #include <math.h>
 #include <stdint.h>
 #include <stdio.h>
 #include <stdlib.h>
+#include <string.h>
 #include <time.h>
 #include <unistd.h>
 
+/* PACELINE_TEST_SEED as a number. Anything but digits ends the test program: a seed that is misread would repeat nothing. */
+static inline uint64_t numbers_given_seed(const char *text) {
+    errno = 0;
+    const unsigned long long seed = strtoull(text, NULL, 10);
+    if (*text && !text[strspn(text, "0123456789")] && !errno) return seed;
+    fflush(stdout);
+    fprintf(stderr,
+            "PACELINE_TEST_SEED is '%s'; it must be a decimal number below 2^64, as tests print "
+            "it behind 'seed'\n",
+            text);
+    fflush(stderr);
+    _exit(2);
+}
 static inline uint64_t numbers_seed(void) {
+    const char *given = getenv("PACELINE_TEST_SEED");
     struct timespec t;
     clock_gettime(CLOCK_REALTIME, &t);
     uint64_t seed = (uint64_t)t.tv_sec * 1000003u + (uint64_t)t.tv_nsec + (uint64_t)getpid();
+    if (given) seed = numbers_given_seed(given);
     printf("seed %llu\n", (unsigned long long)seed);
+    fflush(stdout); /* before whatever ends the program */
     return seed;
 }
 /* n normal numbers times size; stream tells buffers of one seed apart. */

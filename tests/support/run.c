@@ -4,7 +4,6 @@
 #include "support/run.h"
 #include <errno.h>
 #include <fcntl.h>
-#include <signal.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -21,18 +20,6 @@ static void child(const char *const *env, const char *const *args, int out) {
     if (!freopen("/dev/null", "r", stdin)) _exit(126);
     execv(argv[0], (char *const *)(unsigned long)argv);
     _exit(127);
-}
-
-static int wait_for(pid_t pid, int ms, int sig) {
-    int status;
-    for (int waited = 0; sig && waited < ms; waited++) {
-        if (waitpid(pid, &status, WNOHANG) == pid) return status;
-        nanosleep(&(struct timespec){0, 1000000}, NULL);
-    }
-    if (sig) kill(pid, sig);
-    while (waitpid(pid, &status, 0) < 0 && errno == EINTR) {
-    }
-    return status;
 }
 
 static int code_of(int status) {
@@ -66,24 +53,18 @@ void run_read(run_result *r, const char *output) {
     fclose(f);
 }
 
-void run_and_signal(run_result *r, const char *const *env, const char *const *args, int ms,
-                    int sig) {
+void run_program(run_result *r, const char *const *env, const char *const *args) {
+    int status = 0;
     FILE *out = tmpfile();
     if (!out) abort();
     fflush(NULL);
     pid_t pid = fork();
     if (pid < 0) abort();
     if (pid == 0) child(env, args, fileno(out));
-    int status = wait_for(pid, ms, sig);
+    while (waitpid(pid, &status, 0) < 0 && errno == EINTR) {
+    }
     r->code = code_of(status);
     rewind(out);
     r->text[fread(r->text, 1, sizeof r->text - 1, out)] = 0;
     fclose(out);
-}
-
-void run_and_kill(run_result *r, const char *const *env, const char *const *args, int ms) {
-    run_and_signal(r, env, args, ms, SIGKILL);
-}
-void run_program(run_result *r, const char *const *env, const char *const *args) {
-    run_and_signal(r, env, args, 0, 0);
 }

@@ -14,11 +14,6 @@ typedef struct run_result {
 
 /* env: NULL or "NAME=VALUE" strings ending with NULL, set for the child alone. */
 void run_program(run_result *r, const char *const *env, const char *const *args);
-/* Ends the child by SIGKILL after ms milliseconds unless it has ended; code 137 then. */
-void run_and_kill(run_result *r, const char *const *env, const char *const *args, int ms);
-/* Ends it by sig instead, and waits for its own end. */
-void run_and_signal(run_result *r, const char *const *env, const char *const *args, int ms,
-                    int sig);
 
 /* Starts the program and leaves it running; what it prints goes to a file (made anew), which run_read reads. */
 pid_t run_start(const char *const *env, const char *const *args, const char *output);

@@ -3,8 +3,8 @@
  * SmolLM2's own, committed without weights. */
 #include "core/arena.h"
 #include "core/file.h"
-#include "core/rng.h"
 #include "core/str.h"
+#include "support/numbers.h"
 #include "support/zst.h"
 #include "text/tokenizer.h"
 #include "text/utf8.h"
@@ -15,8 +15,6 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
-#include <time.h>
-#include <unistd.h>
 #include <cmocka.h>
 #include "support/smollm2_tokenizer.h"
 
@@ -220,8 +218,7 @@ static size_t plain_merge(const merge_line *lines, size_t n_lines, const char *t
 
 static void merges_equal_the_plain_definition(void **state) {
     const tokenizer *t = *state;
-    uint64_t seed = (uint64_t)time(NULL) ^ (uint64_t)getpid() << 20;
-    print_message("seed %llu\n", (unsigned long long)seed);
+    uint64_t seed = numbers_seed();
     char path[512];
     gguf *g;
     snprintf(path, sizeof path, "%s/tokenizer.gguf", temp_dir);
@@ -260,8 +257,7 @@ static void merges_equal_the_plain_definition(void **state) {
 
 static void any_bytes_come_back(void **state) {
     const tokenizer *t = *state;
-    uint64_t seed = (uint64_t)time(NULL) ^ (uint64_t)getpid() << 20;
-    print_message("seed %llu\n", (unsigned long long)seed);
+    uint64_t seed = numbers_seed();
     ids got = {0};
     str back = {0}, want = {0};
     for (uint64_t round = 0; round < 300; round++) {

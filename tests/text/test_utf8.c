@@ -2,8 +2,8 @@
  *
  * What a stream sends, joined with its flush, must equal the whole output decoded at once, and every part of it
  * must be whole characters. */
-#include "core/rng.h"
 #include "core/str.h"
+#include "support/numbers.h"
 #include "text/utf8.h"
 #include <stdarg.h>
 #include <stddef.h>
@@ -11,8 +11,6 @@
 #include <stdint.h>
 #include <stdio.h>
 #include <string.h>
-#include <time.h>
-#include <unistd.h>
 #include <cmocka.h>
 
 #define FFFD "\xef\xbf\xbd"
@@ -128,8 +126,7 @@ static void b57_split_characters_and_lost_tail(void **state) {
 
 static void b57_bytes_one_by_one_equal_the_whole(void **state) {
     (void)state;
-    uint64_t seed = (uint64_t)time(NULL) ^ (uint64_t)getpid() << 20;
-    print_message("seed %llu\n", (unsigned long long)seed);
+    uint64_t seed = numbers_seed();
     str whole = {0}, pieces = {0};
     for (uint64_t round = 0; round < 2000; round++) {
         char text[40];
