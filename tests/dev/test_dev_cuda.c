@@ -176,6 +176,7 @@ static void copies_and_events(void **state) {
 
 typedef struct user {
     pthread_t id;
+    float value;
     err result;
     float back[100];
 } user;
@@ -209,7 +210,7 @@ static void *use(void *ctx) {
     module *m;
     u->result = module_get(&m, device, dev_kernels_basic());
     pthread_mutex_lock(&alone);
-    if (!u->result) u->result = fill_and_read((float)(u->id != 0) + 0.5f, u->back);
+    if (!u->result) u->result = fill_and_read(u->value, u->back);
     pthread_mutex_unlock(&alone);
     return NULL;
 }
@@ -219,11 +220,14 @@ static void threads_load_a_kernel_once(void **state) {
     user u[8];
     dev_counters c;
     atomic_store(&compiler.sleep_ms, 50);
-    for (int i = 0; i < 8; i++) assert_int_equal(pthread_create(&u[i].id, NULL, use, &u[i]), 0);
+    for (int i = 0; i < 8; i++) {
+        u[i].value = (float)i + 0.5f;
+        assert_int_equal(pthread_create(&u[i].id, NULL, use, &u[i]), 0);
+    }
     for (int i = 0; i < 8; i++) pthread_join(u[i].id, NULL);
     for (int i = 0; i < 8; i++) {
         assert_int_equal(u[i].result, ERR_OK);
-        for (int k = 0; k < 100; k++) assert_true(u[i].back[k] == 1.5f);
+        for (int k = 0; k < 100; k++) assert_true(u[i].back[k] == u[i].value);
     }
     dev_get_counters(device, &c);
     assert_int_equal(c.modules, 1);

@@ -5,9 +5,9 @@
  * kernels replace by near ones. Header only. */
 #ifndef TESTS_EXPR_CUDA_BATCH_H
 #define TESTS_EXPR_CUDA_BATCH_H
+#include "eval_nodes.h"
 #include "expr/expr_cuda.h"
 #include "expr/expr_grad_private.h"
-#include "expr/expr_load.h"
 #include "support/numbers.h"
 #include "support/random_world.h"
 #include "support/says.h"
@@ -133,45 +133,6 @@ static inline int cuda_batch_same(float x, float y) {
     return x == y ? signbit(x) == signbit(y) : x != x && y != y;
 }
 
-/* All nodes of a program with derivatives at one cell in fp32, loads giving 0 outside: what text computes. */
-static inline void cuda_batch_eval(const cuda_batch *b, const expr_grad *g, const int64_t at[4],
-                                   float s, ir_val *v, int64_t *place) {
-    const expr_env *env = &b->w.env;
-    for (int i = 0; i < g->prog.n; i++) {
-        const ir_node *n = &g->prog.node[i];
-        const ir_val *x = &v[n->arg[0]], *y = &v[n->arg[1]];
-        int64_t index[EXPR_MAX_NDIM];
-        switch (n->op) {
-        case IR_CONST: v[i] = n->k; break;
-        case IR_VAR:
-            if (n->slot == IR_S)
-                v[i].f = s;
-            else
-                v[i].i = at[n->slot] + (n->slot == IR_Q    ? env->q0
-                                        : n->slot == IR_KV ? env->kv0
-                                                           : 0);
-            break;
-        case IR_SCALAR:
-            if (n->type == EXPR_FLOAT)
-                v[i].f = env->values[n->slot].scalar.f;
-            else
-                v[i].i = env->values[n->slot].scalar.i;
-            break;
-        case IR_LOAD:
-            for (int k = 0; k < n->n_args; k++) index[k] = v[n->arg[k]].i;
-            place[i] = expr_load__place(&env->values[n->slot], n->n_args, index);
-            v[i] = (ir_val){0};
-            if (place[i] >= 0)
-                v[i] = expr_load__element(&env->values[n->slot], (expr_type)n->type, place[i]);
-            break;
-        case IR_AND: v[i].i = x->i && y->i; break;
-        case IR_OR: v[i].i = x->i || y->i; break;
-        case IR_SELECT: v[i] = x->i ? *y : v[n->arg[2]]; break;
-        default: v[i] = ir__apply((ir_op)n->op, *x, n->n_args > 1 ? *y : *x);
-        }
-    }
-}
-
 #define CUDA_BATCH_DIFFERS(b, i, what, width, at)                                                  \
     fail_msg("seed %llu, width %d, %s differs at b %lld h %lld q %lld kv %lld of\n%s",             \
              (unsigned long long)(b)->seed, width, what, (long long)(at)[0], (long long)(at)[1],   \
@@ -183,7 +144,7 @@ static inline void cuda_batch_check_grad(const cuda_batch *b, int i, int width, 
     static ir_val v[IR_MAX_GRAD];
     static int64_t where[IR_MAX_GRAD];
     const expr_grad *g = b->p[i].g;
-    cuda_batch_eval(b, g, at, s, v, where);
+    eval_nodes(&g->prog, &b->w.env, at, s, v, where);
     if (!cuda_batch_same(out[2], v[g->value].f))
         CUDA_BATCH_DIFFERS(b, i, "slope's value", width, at);
     if (!cuda_batch_same(out[3], g->d_s < 0 ? 0.0f : v[g->d_s].f))

@@ -5,12 +5,13 @@
  * the tile's bytes and its flag equal the definition's; what interval analysis calls ALL or NONE is that at
  * every cell, box by box and many at a time; loads it proves inside never leave; print → parse → print is a
  * fixed point. The seed comes from the clock and is printed when something differs.
- * Usage: test_expr_random [PROGRAMS]; the campaign of 100,000 also asks that every operation occurs 1,000 times. */
+ * Usage: test_expr_random [PROGRAMS]; every operation has to occur in a hundredth of them, as a campaign of 100,000 shows. */
 #include <stdarg.h>
 #include <stddef.h>
 #include <setjmp.h>
 #include <stdint.h>
 #include <cmocka.h>
+#include <math.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -20,7 +21,7 @@
 #include "expr/ir.h"
 #include "support/random_world.h"
 
-enum { PROGRAMS = 12000, CAMPAIGN = 100000, MAX_LENGTH = 64, TEXT = 4000, MAX_DEPTH = 40 };
+enum { PROGRAMS = 12000, MAX_LENGTH = 64, TEXT = 4000, MAX_DEPTH = 40 };
 static int programs = PROGRAMS;
 
 typedef random_world world;
@@ -267,11 +268,13 @@ static void show(const counts *c, uint64_t seed) {
     print_message("\n");
 }
 
-/* Every operation that a mask may hold, but captured scalars by themselves, occurs often enough for the campaign's size. */
+/* Every operation that a mask may hold, but captured scalars by themselves, occurs about as often as it should: the rarest does half
+ * as often again, and a count of so many strays by its root now and then, hardly ever by eight of them. */
 static void check_shares(const counts *c) {
+    const double share = programs / 100.0;
     for (int i = 0; i < IR_OP_COUNT; i++) {
         if (i >= IR_NEG_I || i == IR_AND || i == IR_OR || i == IR_SELECT || i == IR_LOAD)
-            if (c->op[i] * CAMPAIGN < (int64_t)1000 * programs)
+            if ((double)c->op[i] < share - 8 * sqrt(share))
                 fail_msg("'%s' occurs %lld times in %d programs", ir__ops[i].spelling,
                          (long long)c->op[i], programs);
     }

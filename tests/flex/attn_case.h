@@ -13,8 +13,8 @@ typedef struct attn_result {
     float *o, *lse, *dq, *dk, *dv;
     float *learned,
         *d_sinks; /* gradients of the score's float captures, one after the other; of the sinks */
-    float *learned_terms,
-        *sinks_terms; /* the sizes of their terms, added: attn_dense_run alone; else NULL */
+    /* the sizes of the terms of sums, added: attn_dense_run alone; else NULL */
+    float *learned_terms, *sinks_terms, *dq_terms, *dk_terms;
 } attn_result;
 
 typedef struct attn_case {
@@ -111,6 +111,7 @@ static inline attn_result attn_result_new(const attn_case *c) {
 static inline void attn_result_free(attn_result *r) {
     free(r->o), free(r->lse), free(r->dq), free(r->dk), free(r->dv);
     free(r->learned), free(r->d_sinks), free(r->learned_terms), free(r->sinks_terms);
+    free(r->dq_terms), free(r->dk_terms);
 }
 
 static inline flex_view attn_view(dtype type, const void *data, int64_t heads, int64_t len,

@@ -56,14 +56,17 @@ static inline void attn_dense_forward(attn_dense *d, int64_t b, int64_t h, int64
     d->r->lse[row] = top + logf(sum);
 }
 
-/* The gradient by score j, a difference of two terms that add to size, passed on; returns the gradient by q·k. */
+/* The gradient by score j, a difference of two terms that add to *size, passed on; returns the gradient by q·k, and
+ * what its terms add to. */
 static inline float attn_dense_pass(attn_dense *d, int64_t b, int64_t h, int64_t i, int64_t j,
-                                    float ds, float size) {
+                                    float ds, float *size) {
     const flex_problem *p = &d->c->p;
     double slope, site[32];
     int64_t place[32];
     int flag = 0;
-    if (!p->score || size == 0.0f) return ds * d->scale;
+    const float sum = *size;
+    *size *= fabsf(d->scale);
+    if (!p->score || sum == 0.0f) return ds * d->scale;
     (void)expr_grad_eval(d->g, p->score_env, b, h, i, j, (double)d->raw[j], &slope, site, place,
                          &flag);
     for (int k = 0; k < expr_grad_sites(d->g); k++) {
@@ -71,8 +74,9 @@ static inline float attn_dense_pass(attn_dense *d, int64_t b, int64_t h, int64_t
         for (int c = 0; c < expr_grad_capture(d->g, k); c++) at += d->c->score.elements[c];
         if (place[k] < 0) continue;
         d->r->learned[at] += ds * (float)site[k];
-        d->r->learned_terms[at] += size * fabsf((float)site[k]);
+        d->r->learned_terms[at] += sum * fabsf((float)site[k]);
     }
+    *size *= fabsf((float)slope);
     return ds * (float)slope * d->scale;
 }
 
@@ -100,10 +104,13 @@ static inline void attn_dense_backward(attn_dense *d, int64_t b, int64_t h, int6
             sum += fabsf(go[e] * d->v[at * E + e]);
             d->r->dv[at * E + e] += w * go[e];
         }
-        float ds = attn_dense_pass(d, b, h, i, j, w * (dp - delta), w * sum);
+        sum *= w;
+        float ds = attn_dense_pass(d, b, h, i, j, w * (dp - delta), &sum);
         for (int64_t e = 0; e < D; e++) {
             d->r->dq[row * D + e] += ds * d->k[at * D + e];
             d->r->dk[at * D + e] += ds * d->q[row * D + e];
+            d->r->dq_terms[row * D + e] += sum * fabsf(d->k[at * D + e]);
+            d->r->dk_terms[at * D + e] += sum * fabsf(d->q[row * D + e]);
         }
     }
 }
@@ -126,7 +133,9 @@ static inline attn_result attn_dense_run(const attn_case *c) {
     memset(r.d_sinks, 0, (size_t)p->q_heads * 4);
     r.learned_terms = calloc((size_t)c->score.n_learned + 1, 4);
     r.sinks_terms = calloc((size_t)p->q_heads, 4);
-    if (!r.learned_terms || !r.sinks_terms) abort();
+    r.dq_terms = calloc((size_t)(c->nq * p->dim) + 1, 4);
+    r.dk_terms = calloc((size_t)(c->nk * p->dim) + 1, 4);
+    if (!r.learned_terms || !r.sinks_terms || !r.dq_terms || !r.dk_terms) abort();
     for (int64_t b = 0; b < p->batch; b++)
         for (int64_t h = 0; h < p->q_heads; h++)
             for (int64_t i = 0; i < p->q_len; i++) {

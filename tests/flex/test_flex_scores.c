@@ -1,6 +1,7 @@
 /* Attention with scores and sinks, by tiles, against the definition in double: masks x scores x odd shapes.
  *
- * Every output and gradient may be twice as far from the definition as a dense fp32 implementation is, plus 1e-5 (and plus 1e-6 of the terms of a sum over cells).
+ * Every output and gradient may be twice as far from the definition as a dense fp32 implementation is, plus 1e-5, and plus 1e-6
+ * of the terms of what is a sum of differences.
  * Cases are drawn anew in each run; a failure prints mask, score, shape and seed. Further: equal bits for any number of
  * threads, constants that change nothing, faults named with their first cell, memory that follows tiles. */
 #include <setjmp.h>
@@ -61,7 +62,7 @@ static void check(const attn_case *c, const char *what, const float *got, const 
                   const float *want, int64_t n) {
     check_within(c, what, got, dense, want, n, 1e-5);
 }
-/* A sum over cells may cancel to much less than its terms, and dense then be right by luck: terms[n] measures it too. */
+/* A sum of differences may cancel to much less than its terms, and dense then be right by luck: terms[n] measures it too. */
 static void check_sum(const attn_case *c, const char *what, const float *got, const float *dense,
                       const float *terms, const float *want, int64_t n) {
     double size = 0, most = 1;
@@ -84,8 +85,8 @@ static void scores_equal_definition(void **state) {
         attn_result got = attn_run(&c, d), want = attn_reference(&c), near = attn_dense_run(&c);
         check(&c, "o", got.o, near.o, want.o, c.nq * c.p.v_dim);
         check(&c, "lse", got.lse, near.lse, want.lse, c.nq);
-        check(&c, "dq", got.dq, near.dq, want.dq, c.nq * c.p.dim);
-        check(&c, "dk", got.dk, near.dk, want.dk, c.nk * c.p.dim);
+        check_sum(&c, "dq", got.dq, near.dq, near.dq_terms, want.dq, c.nq * c.p.dim);
+        check_sum(&c, "dk", got.dk, near.dk, near.dk_terms, want.dk, c.nk * c.p.dim);
         check(&c, "dv", got.dv, near.dv, want.dv, c.nk * c.p.v_dim);
         for (int64_t k = 0, at = 0; k < c.score.n; at += c.score.elements[k++])
             check_sum(&c, c.score.decl[k].name, got.learned + at, near.learned + at,
@@ -163,7 +164,7 @@ static void large_arrays_are_summed_in_any_way(void **state) {
         attn_result one = attn_run(&c, d[0]), two = attn_run(&c, d[1]), three = attn_run(&c, d[2]);
         check_sum(&c, "large", one.learned, near.learned, near.learned_terms, want.learned,
                   s->n_learned);
-        check(&c, "dq", one.dq, near.dq, want.dq, c.nq * 8);
+        check_sum(&c, "dq", one.dq, near.dq, near.dq_terms, want.dq, c.nq * 8);
         assert_true(same(&c, &one, &two) && same(&c, &one, &three));
         attn_result_free(&one), attn_result_free(&two), attn_result_free(&three);
         attn_result_free(&want), attn_result_free(&near);
