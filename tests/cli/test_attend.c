@@ -76,26 +76,30 @@ static double dot_of_sizes(const float *a, const float *b) {
     return sum;
 }
 
+/* The element of rel that query i and key j take. */
+static int place_of(int h, int i, int j) {
+    const int by = i - j + 4;
+    return h * 9 + (by < 0 ? 0 : by > 8 ? 8 : by);
+}
+
 static void add_row(terms *t, int b, int h, int i) {
     const float *qi = q + ((b * HQ + h) * L + i) * D, *goi = go + ((b * HQ + h) * L + i) * D;
     const int first = (b * HKV + h / (HQ / HKV)) * S, n = i + 3 < S ? i + 4 : S; /* keys seen */
     double s[S], score[S], w[S], all = exp((double)sink[h]), row = 0;
     for (int j = 0; j < n; j++) {
-        const int place = i - j + 4 < 0 ? 0 : i - j + 4 > 8 ? 8 : i - j + 4;
         s[j] = dot(qi, k + (first + j) * D) / 4; /* √D */
-        score[j] = s[j] * 1.25 + (double)slope[h] * (j - i) + (double)rel[h * 9 + place];
+        score[j] = s[j] * 1.25 + (double)slope[h] * (j - i) + (double)rel[place_of(h, i, j)];
         w[j] = exp(score[j]);
         all += w[j];
     }
     /* do·o, whose terms a row's gradients all hold, is no larger than the mean of the keys' do·v. */
     for (int j = 0; j < n; j++) row += w[j] / all * dot_of_sizes(goi, v + (first + j) * D);
     for (int j = 0; j < n; j++) {
-        const int place = i - j + 4 < 0 ? 0 : i - j + 4 > 8 ? 8 : i - j + 4;
         const double both = dot_of_sizes(goi, v + (first + j) * D) + row,
                      size = w[j] / all * both * (1 + fabs(score[j]));
         t->x[0] += size * fabs(s[j]);
         t->slope[h] += size * abs(j - i);
-        t->rel[h * 9 + place] += size;
+        t->rel[place_of(h, i, j)] += size;
     }
     t->sink[h] += exp((double)sink[h]) / all * row * (1 + fabs((double)sink[h]));
 }

@@ -167,8 +167,8 @@ static void b17_folders_that_keep_nothing(void **state) {
     assert_int_equal(chmod(folder, 0777), 0);
     warns("others may write", "chmod 700");
     assert_int_equal(chmod(folder, 0700), 0);
-    if (geteuid() ==
-        0) { /* only root can give a folder away, and not in a space of user numbers without that one */
+    /* Only root can give a folder away, and not in a space of user numbers without that one. */
+    if (geteuid() == 0) {
         if (chown(folder, 12345, (gid_t)-1) != 0) return;
         warns("belongs to user 12345", "PACELINE_CACHE");
         assert_int_equal(chown(folder, 0, (gid_t)-1), 0);

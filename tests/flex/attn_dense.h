@@ -115,6 +115,16 @@ static inline void attn_dense_backward(attn_dense *d, int64_t b, int64_t h, int6
     }
 }
 
+/* What attn_far would say of errors as large as all terms of a sum: the largest of terms[n] beside 1 + the largest wanted value. */
+static inline double attn_dense_terms(const float *terms, const float *want, int64_t n) {
+    double size = 0, most = 0;
+    for (int64_t i = 0; i < n; i++) {
+        size = fmax(size, (double)terms[i]);
+        most = fmax(most, fabs((double)want[i]));
+    }
+    return size / (1 + most);
+}
+
 static inline attn_result attn_dense_run(const attn_case *c) {
     const flex_problem *p = &c->p;
     attn_result r = attn_result_new(c);

@@ -65,12 +65,7 @@ static void check(const attn_case *c, const char *what, const float *got, const 
 /* A sum of differences may cancel to much less than its terms, and dense then be right by luck: terms[n] measures it too. */
 static void check_sum(const attn_case *c, const char *what, const float *got, const float *dense,
                       const float *terms, const float *want, int64_t n) {
-    double size = 0, most = 1;
-    for (int64_t i = 0; i < n; i++) {
-        size = fmax(size, (double)terms[i]);
-        most = fmax(most, 1 + fabs((double)want[i]));
-    }
-    check_within(c, what, got, dense, want, n, 1e-5 + 1e-6 * size / most);
+    check_within(c, what, got, dense, want, n, 1e-5 + 1e-6 * attn_dense_terms(terms, want, n));
 }
 
 static void scores_equal_definition(void **state) {

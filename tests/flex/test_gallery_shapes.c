@@ -232,12 +232,8 @@ static void check(const judged *j, const char *what, const float *got, const flo
 /* A sum that may cancel to much less than its terms, which add to terms[n]. */
 static void check_sum(const judged *j, const char *what, const float *got, const float *dense,
                       const float *terms, const float *want, int64_t n) {
-    double size = 0, most = 0;
-    for (int64_t i = 0; i < n; i++) {
-        size = fmax(size, (double)terms[i]);
-        most = fmax(most, fabs((double)want[i]));
-    }
-    check_within(j, what, got, dense, want, n, 1e-5 + (0x1p-22 + j->rounding) * size / (1 + most));
+    check_within(j, what, got, dense, want, n,
+                 1e-5 + (0x1p-22 + j->rounding) * attn_dense_terms(terms, want, n));
 }
 
 /* log(max(s, 0)) has the slope 1/s: at a cell just above 0 the rounding of s would be all that is seen. Keys without a sign and queries
