@@ -102,7 +102,7 @@ all_objs     := $(sources:%.c=$(BUILD)/obj/%.o) $(support_objs) $(test_sources:%
 .DEFAULT_GOAL := all
 .DELETE_ON_ERROR:
 .SECONDARY:
-.PHONY: all lib tests benches help setup demo demo-model test gpu-test test-asan test-tsan lint format fuzz fuzz-build \
+.PHONY: all lib tests benches help setup demo demo-model test gpu-test gpu-check test-asan test-tsan lint format fuzz fuzz-build \
         bench bundle bundle-check install kernels-check clean FORCE
 
 all: lib $(program) $(library) ## the program, the public library and the archives (default)
@@ -230,6 +230,9 @@ test: $(program) $(library) $(test_bins) $(gpu_bins) $(emulated) $(BUILD)/tests/
 
 gpu-test: $(program) $(gpu_bins) ## the tests of tests/gpu on a real GPU; each says "skipped" where there is none
 	@PACELINE_PROGRAM=$(BUILD)/paceline tools/runtests.sh $(BUILD) $(gpu_bins)
+
+gpu-check: $(program) $(gpu_bins) ## fewer of them under NVIDIA's compute-sanitizer: memory, races, unwritten reads, barriers
+	@tools/gpu_check.sh $(BUILD)
 
 # The compilers' sanitizers expect memory where 28 random bits put it, and end now and then where the kernel takes more.
 without_aslr = $(shell [ "$$(cat /proc/sys/vm/mmap_rnd_bits 2>/dev/null || echo 0)" -gt 28 ] && setarch -R true 2>/dev/null && echo setarch -R)

@@ -4,7 +4,8 @@
  * backward does seven products where the rule counts five); cells are counted from the mask, not from the tiles that
  * are visited. The share is against gemm_f32 at 1536 x 1536 x 1536 on the same threads. Medians of several repeats, forward for
  * itself first, as the baseline script does: backward between two of them would take inputs out of the caches.
- * Usage: bench_flex [THREADS] [forward]; with forward, the cases of that script alone, forward, one line each. */
+ * Usage: bench_flex [THREADS] [baseline]; with baseline, the cases of that script alone, one line each: forward, then forward
+ * and backward as one. */
 #include "core/clock.h"
 #include "core/rng.h"
 #include "core/str.h"
@@ -24,9 +25,9 @@ static void must(err e) {
 typedef struct bench {
     arena *memory;
     dev *d;
-    double peak; /* flop/s of gemm_f32 */
-    int told;    /* the form of bf16 is printed */
-    int forward; /* the baseline script's forward cases alone */
+    double peak;  /* flop/s of gemm_f32 */
+    int told;     /* the form of bf16 is printed */
+    int baseline; /* the baseline script's cases alone */
 } bench;
 
 typedef struct mask_case {
@@ -142,11 +143,12 @@ static void attention(bench *b, const mask_case *m, dtype type, int64_t hq, int6
     must(arena_alloc_raw(b->memory, f > w ? f : w, 1, &io.workspace));
     const double flop = 4.0 * (double)(hq * D) * visible_cells(m, e, &env, L, S);
     double median[2] = {0};
-    for (int back = 0; back < (b->forward ? 1 : 2); back++) {
+    for (int back = 0; back < 2; back++) {
         double times[REPEATS];
         for (int i = -2; i < REPEATS; i++) { /* the first ones warm up */
             const double t = clock_seconds();
-            must(back ? flex_backward(plan, b->d, &io) : flex_forward(plan, b->d, &io));
+            if (!back || b->baseline) must(flex_forward(plan, b->d, &io));
+            if (back) must(flex_backward(plan, b->d, &io));
             if (i >= 0) times[i] = clock_seconds() - t;
         }
         qsort(times, REPEATS, sizeof *times, by_value);
@@ -156,7 +158,9 @@ static void attention(bench *b, const mask_case *m, dtype type, int64_t hq, int6
            type == DT_F32 ? "fp32" : "bf16", m->name, (long long)D, (long long)hq, (long long)hkv,
            (long long)L, (long long)S, median[0] * 1e3, flop / median[0] * 1e-9,
            100 * flop / median[0] / b->peak);
-    if (!b->forward)
+    if (b->baseline)
+        printf(" %9.3f", median[1] * 1e3);
+    else
         printf(" %9.2f %8.1f %6.0f%%", median[1] * 1e3, 2.5 * flop / median[1] * 1e-9,
                250 * flop / median[1] / b->peak);
     printf("\n");
@@ -214,20 +218,20 @@ static void all(bench *b, int32_t *anchor) {
     printf("gemm_f32 %.1f GFLOP/s (%s, %s, %d threads)\n\n", b->peak * 1e-9, dev_blas_path(b->d),
            dev_isa_name(dev_get_isa(b->d)), dev_threads(b->d));
     printf("     mask         D  heads       L x S       fwd ms  GFLOP/s  share%s\n",
-           b->forward ? "" : "    bwd ms  GFLOP/s  share");
+           b->baseline ? "  both ms" : "    bwd ms  GFLOP/s  share");
     window.value[0].scalar.i = 256;
     draft.value[1].scalar.i = 1024;
     for (int i = 0; i < ANCHORS; i++) anchor[i] = 8 + 16 * i; /* 512 on average, as drawn ones */
     for (int i = 0; i < 2; i++) {
         const dtype type = i ? DT_BF16 : DT_F32;
-        if (!b->forward) attention(b, &full, type, 4, 4, 1024, 1024, 128);
-        if (!b->forward) attention(b, &full, type, 4, 4, 1024, 1024, 64);
+        if (!b->baseline) attention(b, &full, type, 4, 4, 1024, 1024, 128);
+        if (!b->baseline) attention(b, &full, type, 4, 4, 1024, 1024, 64);
         attention(b, &causal, type, 8, 8, 2048, 2048, 64);
         attention(b, &window, type, 8, 8, 4096, 4096, 64);
         attention(b, &draft, type, 8, 8, 1024, 2048, 64);
-        if (!b->forward) attention(b, &draft, type, 9, 3, 1024, 2048, 64);
+        if (!b->baseline) attention(b, &draft, type, 9, 3, 1024, 2048, 64);
     }
-    if (b->forward) return;
+    if (b->baseline) return;
     printf("\npaged attention, 9 query heads on 3, D 64\n rows   keys\n");
     for (int64_t rows = 1; rows <= 16; rows *= 4) {
         decoding(b, rows, 256);
@@ -236,7 +240,7 @@ static void all(bench *b, int32_t *anchor) {
 }
 
 int main(int argc, char **argv) {
-    bench b = {.forward = argc > 2 && !strcmp(argv[2], "forward")};
+    bench b = {.baseline = argc > 2 && !strcmp(argv[2], "baseline")};
     const dev_config cfg = {.threads = argc > 1 ? atoi(argv[1]) : 0};
     int32_t *anchor;
     must(arena_create(&b.memory, "bench", 0));

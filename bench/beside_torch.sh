@@ -1,5 +1,6 @@
 #!/usr/bin/env bash
-# Attention forward of bench_flex beside PyTorch's compiled flex on the same cores, in one call, as one table with the gates.
+# Attention of bench_flex beside PyTorch on the same cores, in one call, with the gates: forward beside its compiled flex, forward and
+# backward beside its dense attention with a mask (there is no flex backward on CPUs).
 #   bench/beside_torch.sh pack BENCH_FLEX BASELINE.py FOLDER     a folder with all that the run needs but Python and PyTorch
 #   FOLDER/beside_torch.sh run [THREADS] [PYTHON]                both sides, one after the other, on the machine at hand
 #
@@ -24,7 +25,7 @@ pack() { # BENCH_FLEX BASELINE FOLDER
 ours() { # ISA: lines of "type mask ms", with the form of bf16
     blas=
     if [ -e "$here/lib/libblis.so.4" ]; then blas=$here/lib/libblis.so.4; fi
-    LD_LIBRARY_PATH="$here/lib" PACELINE_BLAS="$blas" PACELINE_ISA=$1 "$here/bench_flex" "$threads" forward
+    LD_LIBRARY_PATH="$here/lib" PACELINE_BLAS="$blas" PACELINE_ISA=$1 "$here/bench_flex" "$threads" baseline
 }
 
 run() { # [THREADS] [PYTHON]
@@ -40,22 +41,34 @@ run() { # [THREADS] [PYTHON]
     for isa in avx512bf16 avx512; do ours $isa >"$log/$isa"; done
     grep -h 'bf16 forward' "$log/first"
     grep -h '^threads' "$log/torch"
-    awk -v dir="$log" '
-        function torch_line() { type = $1 ~ /bfloat/ ? "bf16" : "fp32"; sub(/.*flex fwd /, ""); return type }
-        FILENAME ~ /torch$/ && / flex fwd / { name = $2; type = torch_line(); theirs[type, name] = $1; next }
-        $1 ~ /^(fp32|bf16)$/ && $6 == "x" {
-            part = FILENAME; sub(/.*\//, "", part); ms[part, $1, $2] = $8
+    awk '
+        FILENAME ~ /torch$/ && / flex fwd / {
+            type = $1 ~ /bfloat/ ? "bf16" : "fp32"; name = $2
+            sub(/.*flex fwd /, ""); theirs[type, name, 0] = $1
+            sub(/.*fwd\+bwd /, ""); theirs[type, name, 1] = $1
+            next
         }
-        function cell(t, type, name) { return sprintf("%9.3f %5.2f", t, theirs[type, name] / t) }
+        $1 ~ /^(fp32|bf16)$/ && $6 == "x" {
+            part = FILENAME; sub(/.*\//, "", part)
+            ms[part, $1, $2, 0] = $8; ms[part, $1, $2, 1] = $11
+        }
+        function cell(form, type, name, both,  t) {
+            t = ms[form, type, name, both]
+            return sprintf("%9.3f %5.2f", t, theirs[type, name, both] / t)
+        }
         END {
-            print "ms and ratio    PyTorch        ours before      ours after     AVX512-BF16        AVX-512     gate"
             split("fp32 bf16", types, " "); split("causal window dflash", names, " ")
-            for (i = 1; i <= 2; i++) for (k = 1; k <= 3; k++) {
-                t = types[i]; n = names[k]; a = ms["first", t, n]; b = ms["second", t, n]
-                gate = i == 1 ? 1.5 : 1.0; worse = a > b ? a : b
-                printf "%-4s %-7s %10.3f  %s  %s  %s  %s  %.1f %s\n", t, n, theirs[t, n], cell(a, t, n), cell(b, t, n),
-                    cell(ms["avx512bf16", t, n], t, n), cell(ms["avx512", t, n], t, n), gate,
-                    (theirs[t, n] / worse >= gate) ? "met" : "MISSED"
+            split("1.5 1.5 1.5 1 1 1", forward, " "); split("1.5 3 3 1.5 3 3", pair, " ")
+            for (both = 0; both < 2; both++) {
+                print both ? "forward + backward" : "forward"
+                print "ms and ratio    PyTorch        ours before      ours after     AVX512-BF16        AVX-512     gate"
+                for (i = 1; i <= 2; i++) for (k = 1; k <= 3; k++) {
+                    t = types[i]; n = names[k]; a = ms["first", t, n, both]; b = ms["second", t, n, both]
+                    row = 3 * (i - 1) + k; gate = both ? pair[row] : forward[row]; worse = a > b ? a : b
+                    printf "%-4s %-7s %10.3f  %s  %s  %s  %s  %.1f %s\n", t, n, theirs[t, n, both], cell("first", t, n, both),
+                        cell("second", t, n, both), cell("avx512bf16", t, n, both), cell("avx512", t, n, both), gate,
+                        (theirs[t, n, both] / worse >= gate) ? "met" : "MISSED"
+                }
             }
         }' "$log/torch" "$log/first" "$log/second" "$log/avx512bf16" "$log/avx512"
 }
@@ -63,5 +76,5 @@ run() { # [THREADS] [PYTHON]
 case ${1:-} in
 pack) shift; pack "$@" ;;
 run) shift; run "$@" ;;
-*) sed -n '2,8s/^# \{0,1\}//p' "$0"; exit 2 ;;
+*) sed -n '2,10s/^# \{0,1\}//p' "$0"; exit 2 ;;
 esac

@@ -61,12 +61,24 @@ static int has_bf16_pairs(void) {
 #endif
 }
 
+/* Intel's cores without a free matrix unit: two multiply-adds in fp32 take no longer than one dot product of pairs, and a product of weights
+ * needs two of these; on 16 cores (Sapphire Rapids) attention on pairs took 1.8 to 2.2 times as long as widened. */
+static int are_pairs_slow(void) {
+#if defined(__x86_64__)
+    __builtin_cpu_init();
+    return __builtin_cpu_is("intel");
+#else
+    return 0;
+#endif
+}
+
 static err choose_isa(dev *d) {
     d->isa = widest(&d->fma);
     const char *bound = env_get(ENV_PACELINE_ISA);
     const int all = !bound || !strcmp(bound, "amx");
     if (all || !strcmp(bound, "avx512bf16")) {
         d->bf16_pairs = d->isa == DEV_ISA_AVX512 && has_bf16_pairs();
+        d->bf16_pairs_pay = d->bf16_pairs && !(all && are_pairs_slow());
         d->amx = all && d->isa == DEV_ISA_AVX512 && amx_granted();
         return ERR_OK;
     }
@@ -129,6 +141,7 @@ pool *dev_pool(const dev *d) { return d->pool; }
 int dev_threads(const dev *d) { return d->threads; }
 dev_isa dev_get_isa(const dev *d) { return d->isa; }
 int dev_has_avx512bf16(const dev *d) { return d->bf16_pairs; }
+int dev_avx512bf16_pays(const dev *d) { return d->bf16_pairs_pay; }
 int dev_has_amx(const dev *d) { return d->amx; }
 const char *dev_blas_path(const dev *d) { return d->blas.path; }
 const char *dev_blas_note(const dev *d) { return d->blas.note; }

@@ -30,6 +30,8 @@ dev_isa dev_get_isa(const dev *d); /* widest usable here, bounded by PACELINE_IS
 const char *dev_isa_name(dev_isa isa);
 /* Beside AVX-512: dot products of bf16, not with PACELINE_ISA below avx512bf16; tiles of bf16, not below amx. */
 int dev_has_avx512bf16(const dev *d);
+int dev_avx512bf16_pays(
+    const dev *d); /* they are there and faster than fp32, or PACELINE_ISA asks for them */
 int dev_has_amx(const dev *d);
 /* Path of the CBLAS in use, or "plain C"; and why, when a library was found and not taken. */
 const char *dev_blas_path(const dev *d);

@@ -28,7 +28,7 @@ struct dev {
     pool *pool;
     int threads;
     dev_isa isa;
-    int bf16_pairs, amx;
+    int bf16_pairs, bf16_pairs_pay, amx;
     int fma; /* the portable forms may use fused multiply-add instructions */
     blas__library blas;
     unsigned char **scratch; /* [threads] */

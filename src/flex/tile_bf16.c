@@ -145,7 +145,7 @@ const tile_bf16 *tile_bf16_plain_pairs(void) { return &plain_pairs; }
 const tile_bf16 *tile_bf16_get(const dev *d) {
 #if defined(__x86_64__)
     if (dev_has_amx(d)) return &tile_bf16__amx;
-    if (dev_has_avx512bf16(d)) return &tile_bf16__avx512bf16;
+    if (dev_avx512bf16_pays(d)) return &tile_bf16__avx512bf16;
 #endif
     (void)d;
     return NULL;

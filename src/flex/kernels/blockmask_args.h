@@ -49,6 +49,7 @@ typedef struct blockmask_gpu_count {
         left; /* least visible cell, row by row, that reaches a load that left; all ones: none */
     int some, all; /* cells are visible */
     int reaches;   /* some cell reaches such a load; known where looked for */
+    int zero;      /* in the place of padding, so that every byte that is copied was written */
 } blockmask_gpu_count;
 
 typedef struct blockmask_gpu_args {

@@ -53,6 +53,7 @@ extern "C" __global__ void __launch_bounds__(128)
     out->some = (all & SOME) != 0;
     out->all = (all & HIDDEN) == 0;
     out->reaches = (all & REACHES) != 0;
+    out->zero = 0;
 }
 
 /* A warp is a row, its lanes keys, until it sees one. */
