@@ -8,12 +8,22 @@
 #include "flex/paged.h"
 #include <stdio.h>
 
-enum { MOST_PARTS = 4 }; /* blocks that share the rows of a split */
+enum {
+    MOST_PARTS = 4, /* blocks that share the rows of a split */
+    PLAIN_ROWS =
+        4,     /* of a step of paged_plain.cu, whose blocks share them early: they only compute */
+    ROWS = 16, /* of a step of paged_mma.cu */
+    STEPS = 4, /* that a block of it makes before another shares them: each reads all keys */
+    WARPS = 4,
+    HALF = PAGED_PAGE / 2,
+};
 
 struct paged_cuda {
     paged_cuda_shape shape;
     int splits, extra_splits;
     size_t part; /* bytes of partial outputs */
+    int resident;
+    unsigned shared; /* bytes of a split's block */
     module_function *split, *join;
 };
 
@@ -63,6 +73,13 @@ static err load(void *ctx, const kernel_spec *spec) {
     return module_get(&l->m, l->d, spec);
 }
 
+/* Shared memory of paged_mma.cu: queries, sums, and each warp's keys and values, or half of either. */
+static size_t split_bytes(int64_t dim, int resident) {
+    const size_t stride = (size_t)(dim + 63) / 64 * 64, wide = (size_t)(dim + 15) / 16 * 16;
+    return ROWS * stride * 2 + ROWS * wide * 4 +
+           WARPS * (size_t)(resident ? 2 * PAGED_PAGE : HALF) * stride * 2;
+}
+
 err paged_cuda_create(paged_cuda **out, dev *d, const paged_cuda_shape *shape, arena *a) {
     paged_cuda *p;
     loading l = {d, NULL};
@@ -74,7 +91,12 @@ err paged_cuda_create(paged_cuda **out, dev *d, const paged_cuda_shape *shape, a
     p->part = (size_t)(shape->rows * shape->q_heads * (p->splits + p->extra_splits) * shape->dim) *
               sizeof(float);
     TRY(paged_cuda_visit(shape->type, shape->dim, load, &l));
-    TRY(module_get_function(&p->split, l.m, "paged_split", 0));
+    if (shape->type != DT_F32) {
+        const size_t most = (size_t)dev_cuda_info(d)->shared_block;
+        p->resident = split_bytes(shape->dim, 1) <= most;
+        p->shared = (unsigned)split_bytes(shape->dim, p->resident);
+    }
+    TRY(module_get_function(&p->split, l.m, "paged_split", p->shared));
     TRY(module_get_function(&p->join, l.m, "paged_join", 0));
     *out = p;
     return ERR_OK;
@@ -100,13 +122,18 @@ err paged_cuda_run(const paged_cuda *p, dev_stream *s, dev_address seqs, int64_t
                         .scale = x->scale,
                         .splits = p->splits,
                         .extra_splits = p->extra_splits,
+                        .resident = p->resident,
                         .part = (void *)(uintptr_t)workspace,
                         .stats = (void *)(uintptr_t)(workspace + p->part)};
     void *const args[] = {&g};
     const unsigned splits = (unsigned)(p->splits + p->extra_splits), rows = (unsigned)x->seq_rows;
-    const int64_t pairs = x->seq_rows * (x->q_heads / x->kv_heads), steps = (pairs + 3) / 4;
+    const int64_t pairs = x->seq_rows * (x->q_heads / x->kv_heads),
+                  share = x->type == DT_F32 ? PLAIN_ROWS : ROWS * STEPS,
+                  steps = (pairs + share - 1) / share;
     const unsigned parts = steps < MOST_PARTS ? (unsigned)steps : MOST_PARTS;
-    const module_grid split = {{splits, (unsigned)n, (unsigned)x->kv_heads * parts}, {128}, 0},
+    const module_grid split = {{splits, (unsigned)n, (unsigned)x->kv_heads * parts},
+                               {32 * WARPS},
+                               p->shared},
                       join = {{(rows * (unsigned)x->q_heads + 3) / 4, (unsigned)n}, {128}, 0};
     if (splits) TRY(module_launch(p->split, s, &split, args));
     return module_launch(p->join, s, &join, args);
