@@ -1,7 +1,8 @@
 /* Paged decode attention on a GPU or the emulated device: against the definition in double, and bit for bit against itself row by row.
  *
  * Batches are those of the CPU's test, rounded to the type. A row alone, with other bounds on keys and rows, has the bits
- * that it has in its batch, also where other rows see NaN and infinity. Skipped without a GPU; `test_paged_cuda --bench` prints the share of copy bandwidth. */
+ * that it has in its batch, also where other rows see NaN and infinity. Skipped without a GPU; `test_paged_cuda --bench` prints the share of copy bandwidth,
+ * `--few` runs a part for slow tools. */
 #include <setjmp.h>
 #include <stdarg.h>
 #include <stddef.h>
@@ -11,6 +12,11 @@
 #include "flex/paged_batch.h"
 #include "flex/paged_cuda.h"
 #include "gpu_case.h"
+
+static int few;
+static int64_t fewer(const gpu_world *w, int64_t real, int64_t emulated) {
+    return few ? emulated : gpu_fewer(w, real, emulated);
+}
 
 /* A batch in device memory, its floats rounded in place on the host. */
 typedef struct paged_there {
@@ -184,13 +190,13 @@ static void rows_equal_the_definition_and_themselves_alone(void **data) {
     if (!w->d) skip();
     uint64_t seed = numbers_seed();
     double far[3] = {0, 0, 0};
-    const int cases = (int)gpu_fewer(w, 36, 6), alone = (int)gpu_fewer(w, 12, 3);
-    const int64_t keys = gpu_fewer(w, 300, 150);
+    const int cases = (int)fewer(w, 36, 6), alone = (int)fewer(w, 12, 3);
+    const int64_t keys = fewer(w, 300, 150);
     for (int i = 0; i < cases; i++) {
         const size_t mark = gpu_mark(w);
         paged_batch b;
         paged_there t;
-        paged_batch_draw(&b, seed + (uint64_t)i, i % 6 ? keys : gpu_fewer(w, 10, 4) * keys);
+        paged_batch_draw(&b, seed + (uint64_t)i, i % 6 ? keys : fewer(w, 10, 4) * keys);
         put_batch(w, &b, types[i % 3], &t);
         run(w, &b.a, &t, t.seqs, b.a.n_seqs, 0);
         check_definition(w, &b, &t, 0, &far[i % 3]);
@@ -210,12 +216,12 @@ static void what_one_row_sees_stays_with_it(void **data) {
     if (!w->d) skip();
     uint64_t seed = numbers_seed();
     double far = 0;
-    const int cases = (int)gpu_fewer(w, 24, 3);
+    const int cases = (int)fewer(w, 24, 3);
     for (int i = 0; i < cases;) {
         const size_t mark = gpu_mark(w);
         paged_batch b;
         paged_there t;
-        paged_batch_draw(&b, seed++, gpu_fewer(w, 300, 90));
+        paged_batch_draw(&b, seed++, fewer(w, 300, 90));
         if (spoil(&b)) {
             put_batch(w, &b, types[i % 3], &t);
             run(w, &b.a, &t, t.seqs, b.a.n_seqs, 0);
@@ -317,6 +323,7 @@ int main(int argc, char **argv) {
         cmocka_unit_test(what_one_row_sees_stays_with_it),
         cmocka_unit_test(bad_shapes_say_so),
     };
+    few = argc > 1 && !strcmp(argv[1], "--few");
     if (argc > 1 && !strcmp(argv[1], "--bench")) {
         void *w;
         if (gpu_world_set_up(&w)) return 1;

@@ -19,9 +19,9 @@ extern "C" __global__ void __launch_bounds__(128)
     __shared__ float most[4][PAIRS], total[4][PAIRS], sums[4][PAIRS][D];
     const int lane = threadIdx.x & 31, warp = threadIdx.x / 32, split = blockIdx.x;
     const paged_gpu_seq *const seq = &a.seqs[blockIdx.y];
-    const px_i64 kv_head = blockIdx.z % a.kv_heads, part = blockIdx.z / a.kv_heads,
-                 parts = gridDim.z / a.kv_heads;
-    const px_i64 group = a.q_heads / a.kv_heads, pairs = seq->rows * group;
+    const int kv_head = (int)blockIdx.z % a.kv_heads, part = (int)blockIdx.z / a.kv_heads,
+              parts = (int)gridDim.z / a.kv_heads;
+    const int group = a.q_heads / a.kv_heads, pairs = (int)seq->rows * group;
     const int extra = split >= a.splits;
     const px_i64 k0 = (px_i64)(extra ? split - a.splits : split) * SPLIT + warp * PAGE,
                  n = extra ? seq->n_extra : seq->n_keys;
@@ -32,7 +32,7 @@ extern "C" __global__ void __launch_bounds__(128)
         (const element *)(extra ? seq->extra_k : a.k_pool) + (token * a.kv_heads + kv_head) * D;
     const element *const values =
         (const element *)(extra ? seq->extra_v : a.v_pool) + (token * a.kv_heads + kv_head) * D;
-    for (px_i64 first = part * PAIRS; first < pairs; first += parts * PAIRS) {
+    for (int first = part * PAIRS; first < pairs; first += parts * PAIRS) {
         int lo[PAIRS], hi[PAIRS], from = PAGE, to = 0; /* within the page */
 #pragma unroll
         for (int p = 0; p < PAIRS; p++) {
@@ -46,7 +46,7 @@ extern "C" __global__ void __launch_bounds__(128)
         }
         __syncthreads();
         for (int i = threadIdx.x; i < PAIRS * D; i += 128) {
-            const px_i64 pair = first + i / D;
+            const int pair = first + i / D;
             query[i / D][i % D] =
                 pair < pairs ? ((const element *)seq->q)[query_at(&a, kv_head, pair) + i % D]
                              : 0.0f;
@@ -131,7 +131,7 @@ extern "C" __global__ void __launch_bounds__(128)
         __syncthreads();
         for (int i = threadIdx.x; i < PAIRS * D; i += 128) {
             const int p = i / D, d = i % D;
-            const px_i64 pair = first + p;
+            const int pair = first + p;
             if (pair >= pairs) break;
             const px_i64 at = part_at(&a, seq, kv_head, pair, split);
             a.part[at * D + d] = ((sums[0][p][d] + sums[1][p][d]) + sums[2][p][d]) + sums[3][p][d];
