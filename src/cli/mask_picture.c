@@ -1,6 +1,6 @@
 /* From a block mask's runs to cells of a picture. A cell joins k x k tiles where there are more tiles than the picture
  * has room for: it is empty or full only when all of them are. Small masks are evaluated one cell at a
- * time, so that what the expression says is seen and not only its tiles. */
+ * time, so that what the expression says is seen and not only its tiles; without an expression tiles are all there is. */
 #include "cli/mask_picture.h"
 #include "report/tile_map.h"
 #include <ctype.h>
@@ -88,7 +88,10 @@ static err caption(const block_mask *m, const captures *c, int64_t join_q, int64
                    int by_cell, int panels, str *out) {
     char n[3][32];
     int64_t all = m->batch * m->heads;
-    TRY(mask_picture_caption(c, out));
+    if (c->program)
+        TRY(mask_picture_caption(c, out));
+    else
+        TRY(str_printf(out, "tiles from a file\n"));
     TRY(str_printf(out, "%s queries x %s keys, tiles of %d x %d\n", str_thousands(m->q_len, n[0]),
                    str_thousands(m->kv_len, n[1]), m->tile_q, m->tile_kv));
     TRY(str_printf(out, "%s empty, %s partial, %s full tiles%s\n", str_thousands(m->empty, n[0]),
@@ -167,7 +170,7 @@ static err make_map(const block_mask *m, const captures *c, int64_t by_cell, int
 }
 
 err mask_picture_png(const block_mask *m, const captures *c, const char *path, arena *mem) {
-    int by_cell = m->q_len <= MASK_PICTURE_CELLS && m->kv_len <= MASK_PICTURE_CELLS;
+    int by_cell = c->program && m->q_len <= MASK_PICTURE_CELLS && m->kv_len <= MASK_PICTURE_CELLS;
     int64_t all = m->batch * m->heads;
     int panels = all < TILE_MAP_MAX_PANELS ? (int)all : TILE_MAP_MAX_PANELS;
     int64_t most = panels > 1 ? TILE_MAP_MAX_CELLS / 2 : TILE_MAP_MAX_CELLS;
@@ -192,7 +195,7 @@ err mask_picture_text(const block_mask *m, const captures *c, int width, arena *
     char s[32], n[2][32];
     int64_t room = width - 5 - (int64_t)strlen(str_thousands(c->env.q0 + m->q_len, s));
     if (room < 8) room = 8;
-    int by_cell = m->q_len <= MASK_PICTURE_LINES && m->kv_len <= room;
+    int by_cell = c->program && m->q_len <= MASK_PICTURE_LINES && m->kv_len <= room;
     int64_t join_q = ceil_div(m->q_tiles, MASK_PICTURE_LINES),
             join_kv = ceil_div(m->kv_tiles, room);
     tile_map map;

@@ -140,6 +140,28 @@ static void the_map_is_text(void **state) {
     assert_in_range(lines, 20, 52);
 }
 
+/* Tiles from a file are drawn without an expression: as tiles, also where the mask is small. */
+static void tiles_from_a_file_are_drawn(void **state) {
+    (void)state;
+    tile_map m = {0};
+    char file[600];
+    snprintf(file, sizeof file, "%s", files_at(&dir, "tiles.safetensors"));
+    RUN("mask", "q >= kv", "--q", "40", "--kv", "24", "--tile", "8", "--export", file);
+    expect(0, "tiles");
+    RUN("mask", "--import", file, "--map", "--png", png, "--explain");
+    expect(0, "q   0│░░    │\n     │██░░  │\n     │████░░│\n     │██████│\n");
+    expect(0, "read from lists: rows that see nothing, loads and what it changes with are not known");
+    png_back b = png_back_open(png);
+    png_box plot = png_back_box(&b, GRID);
+    for (int i = 0; i < 5; i++)
+        for (int j = 0; j < 3; j++)
+            assert_int_equal(cell_at(&b, plot, 5, 3, i, j),
+                             tile_map_colour(&m, i < j    ? TILE_MAP_EMPTY
+                                                 : i == j ? TILE_MAP_PARTIAL
+                                                          : TILE_MAP_FULL));
+    free(b.rgb);
+}
+
 static void weights_are_those_of_the_softmax(void **state) {
     (void)state;
     enum { L = 9, S = 13, D = 8 };
@@ -233,6 +255,7 @@ int main(void) {
         cmocka_unit_test(larger_masks_are_drawn_by_tiles),
         cmocka_unit_test(heads_become_panels),
         cmocka_unit_test(the_map_is_text),
+        cmocka_unit_test(tiles_from_a_file_are_drawn),
         cmocka_unit_test(weights_are_those_of_the_softmax),
         cmocka_unit_test(long_rows_are_averaged),
         cmocka_unit_test(bad_requests_are_sentences),
