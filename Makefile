@@ -193,7 +193,7 @@ $(BUILD)/tests/interpose/count.so: tests/interpose/count.c $(BUILD)/flags
 
 # Libraries that stand for others: tests/interpose/KIND_stub.c as each VERSION that it knows, named KIND_VERSION.so.
 stub_names := nccl_21600 nccl_22800 nccl_0 nvml_two nvml_old nvml_less nvml_failing nvml_crash nvrtc_13 nvrtc_old nvrtc_less cuda_13 \
-              blas_right blas_wrong blas_unsteady blas_crash blas_wide jansson_old jansson_bare pcre2_bare
+              blas_right blas_wrong blas_unsteady blas_crash blas_wide jansson_old jansson_bare pcre2_bare disk_full
 stubs := $(stub_names:%=$(BUILD)/tests/interpose/%.so)
 soname_nccl := libnccl.so.2
 soname_nvml := libnvidia-ml.so.1
@@ -202,6 +202,7 @@ soname_cuda := libcuda.so.1
 soname_blas := libopenblas.so.0
 soname_jansson := libjansson.so.4
 soname_pcre2 := libpcre2-8.so.0
+soname_disk := libdisk.so
 stub_kind = $(firstword $(subst _, ,$(basename $(notdir $1))))
 stub_flags = -DSTUB_VERSION=$1 -DSTUB_VERSION_$1=1
 .SECONDEXPANSION:

@@ -121,7 +121,7 @@ static err walk_entries(const kernel_folder *f, int json, int verify) {
 static err clear(const kernel_folder *f, int json) {
     int n;
     uint64_t bytes;
-    if (!f->writable && file_exists(f->path)) return err_set(ERR_REFUSED, "%s", f->note);
+    if (!f->writable && !f->full && f->made) return err_set(ERR_REFUSED, "%s", f->note);
     TRY(kernel_folder_clear(f, &n, &bytes));
     if (json)
         return print_and_free(json_pack("{s:s, s:i, s:I}", "folder", f->path, "removed", n, "bytes",
@@ -142,8 +142,7 @@ static err run(const args *a) {
     if (which < 0)
         return err_set(ERR_USAGE, "'%s' is unknown; it must be list, verify or clear", what);
     TRY(kernel_folder_open(&f, NULL, 0));
-    if (!f.readable && (!f.path[0] || file_exists(f.path)))
-        return err_set(ERR_REFUSED, "%s", f.note);
+    if (!f.readable && (!f.path[0] || f.made)) return err_set(ERR_REFUSED, "%s", f.note);
     return which == 2 ? clear(&f, json) : walk_entries(&f, json, which == 1);
 }
 

@@ -9,6 +9,7 @@
 #include "core/pool.h"
 #include "dev/cuda_system.h"
 #include "dev/dev_kernels.h"
+#include "dev/kernel_folder.h"
 #include "dev/kernel_list.h"
 #include "io/recipe.h"
 #include "model/drafter.h"
@@ -68,10 +69,16 @@ static err read_again(warmup *w) {
     for (int i = 0; i < w->list.n && !e; i++) {
         const kernel_image *image;
         e = kernel_cache_get(c, &w->list.specs[i], w->arch, &image);
+        if (e == ERR_REFUSED)
+            e = err_set(
+                ERR_REFUSED,
+                "the kernel '%s' was brought into %s and is not there any more, or changed: "
+                "something else removes or writes there; run this again when it is done",
+                w->list.specs[i].name, kernel_cache_folder(w->cache));
     }
     kernel_cache_close(c);
     w->load_ms = (clock_seconds() - start) * 1e3;
-    return e ? err_context(e, "the cache was filled and does not hold its kernels: ") : ERR_OK;
+    return e;
 }
 
 /* ---- which kernels ---- */
@@ -134,12 +141,18 @@ static err list_kernels(warmup *w, const args *a) {
     return e;
 }
 
+/* Asked before a cache is opened, which would go on without its folder. */
+static err check_folder(void) {
+    kernel_folder f;
+    TRY(kernel_folder_open(&f, NULL, 1));
+    return f.writable ? ERR_OK
+                      : err_set(ERR_REFUSED, "what is compiled could not be kept: %s", f.note);
+}
+
 static err fill(warmup *w, const args *a) {
     TRY(list_kernels(w, a));
+    TRY(check_folder());
     TRY(kernel_cache_open(&w->cache, NULL));
-    if (!kernel_cache_keeps(w->cache))
-        return err_set(ERR_REFUSED, "what is compiled could not be kept: %s",
-                       kernel_cache_note(w->cache));
     TRY(kernel_cache_check_arch(w->cache, w->arch));
     double start = clock_seconds();
     TRY(kernel_list_compile(&w->list, w->cache, w->arch, w->threads));

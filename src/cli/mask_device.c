@@ -48,7 +48,7 @@ static err build(job *j, block_mask *m, const block_mask_args *args, arena *mem,
     block_mask_args there = *args;
     TRY(expr_check_env(args->mask, args->env));
     TRY(dev_stream_create(&j->s, j->d));
-    TRY(blockmask_cuda_open(&j->builder, j->d, args->mask, args->env, mem));
+    TRY(blockmask_cuda_open(&j->builder, j->d, args->mask, args->env, BLOCKMASK_CUDA_NEAR, mem));
     TRY(send(j, args, out));
     there.env = &j->env;
     TRY(blockmask_cuda_build(m, j->builder, &there, j->s, mem));

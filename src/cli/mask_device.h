@@ -1,4 +1,4 @@
-/* A mask of `paceline mask` built on a GPU: captured arrays are copied there once and stay there while the tiles are found.
+/* A mask of `paceline mask` built on a GPU: captured arrays are copied there once, and cells that stay undecided are evaluated there.
  *
  * For looking at what a device's builds cost and give; the mask is the one that the CPU builds. Device memory is taken for
  * one build and given back. */

@@ -11,6 +11,8 @@
 /* -default-device: helpers need no __device__. The resource report goes to the log and changes no code. */
 static const char *const house_options[] = {"--std=c++17", "-default-device", "--ptxas-options=-v"};
 enum { HOUSE_OPTIONS = sizeof house_options / sizeof house_options[0], OLDEST = 80 };
+/* From where on architectures have instructions of their own (sm_90a), and families share some (sm_100f). */
+enum { OWN = 90, FAMILIES = 100 };
 
 const char *kernel_option(const kernel_spec *spec, int i) {
     if (i < HOUSE_OPTIONS) return house_options[i];
@@ -28,6 +30,11 @@ err kernel_check_arch(const char *arch, int *number) {
                        "'%s' is no GPU architecture; it is spelled like sm_80, sm_90a or sm_120",
                        arch);
     *number = (int)n;
+    const char suffix = *end;
+    if ((suffix == 'a' && n < OWN) || (suffix == 'f' && n < FAMILIES))
+        return err_set(ERR_USAGE,
+                       "there is no %s: the suffix %c exists from sm_%d%c on; leave it out", arch,
+                       suffix, suffix == 'a' ? OWN : FAMILIES, suffix);
     if (n >= OLDEST) return ERR_OK;
     return err_set(
         ERR_REFUSED,

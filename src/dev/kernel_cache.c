@@ -76,7 +76,9 @@ err kernel_cache_open(kernel_cache **out, const kernel_cache_config *cfg) {
     }
     atomic_store(&c->writing, c->folder.writable);
     if (c->folder.writable && file_sweep(c->folder.path)) log_debug("%s", err_text());
-    if (c->folder.note[0]) log_warn("%s", c->folder.note);
+    if (c->folder.note[0])
+        log_warn("%s (until then kernels %sare compiled into memory, at every start)",
+                 c->folder.note, c->folder.readable ? "that it lacks " : "");
     *out = c;
     return ERR_OK;
 }
@@ -107,8 +109,6 @@ const char *kernel_cache_folder(const kernel_cache *c) {
 }
 
 int kernel_cache_keeps(kernel_cache *c) { return atomic_load(&c->writing); }
-
-const char *kernel_cache_note(const kernel_cache *c) { return c->folder.note; }
 
 const char *kernel_cache_compiler(const kernel_cache *c) { return c->compiler->identity; }
 

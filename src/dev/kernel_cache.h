@@ -56,9 +56,8 @@ MUST_CHECK err kernel_cache_get(kernel_cache *c, const kernel_spec *spec, const 
 MUST_CHECK err kernel_cache_check_arch(const kernel_cache *c, const char *arch);
 void kernel_cache_get_stats(kernel_cache *c, kernel_cache_stats *out);
 const char *kernel_cache_folder(const kernel_cache *c); /* "" when none is used */
-/* Whether what is compiled goes to the folder; and why not, when it did not from the start ("" otherwise). */
+/* Whether what is compiled goes to the folder. */
 int kernel_cache_keeps(kernel_cache *c);
-const char *kernel_cache_note(const kernel_cache *c);
 const char *kernel_cache_compiler(const kernel_cache *c); /* "NVRTC 13.0 (build …)" */
 
 #endif

@@ -15,6 +15,7 @@
 #include <unistd.h>
 
 enum { DIGEST_AT = 8, COVERED = 40, SIZES_AT = 48, HEADER = 72, VERSION = 1 };
+static const off_t most_bytes = 256 << 20; /* kernels take some 100 KB */
 static const char magic[9] = "PLKERNEL";
 
 static void put(unsigned char *p, uint64_t v, int bytes) {
@@ -96,8 +97,9 @@ static err parse(kernel_entry *e, const char *path) {
 static err read_open(kernel_entry *out, int fd, const char *path, int touch) {
     struct stat st;
     if (fstat(fd, &st) != 0) return err_errno("%s cannot be examined", path);
-    if (!S_ISREG(st.st_mode)) return damaged(path, "it is no file");
     out->file = (uint64_t)st.st_ino, out->device = (uint64_t)st.st_dev;
+    if (!S_ISREG(st.st_mode)) return damaged(path, "it is no file");
+    if (st.st_size > most_bytes) return damaged(path, "it is larger than any kernel");
     out->size = (size_t)st.st_size;
     TRY(mem_new(out->size + 1, 1, &out->bytes));
     TRY(file_read_at(fd, out->bytes, out->size, 0, path));
@@ -106,11 +108,25 @@ static err read_open(kernel_entry *out, int fd, const char *path, int touch) {
     return ERR_OK;
 }
 
+/* Why there is something at path that cannot be opened. What lies in a folder of the user's own and is no file that he can
+ * read is a damaged entry; that this process may open no more files is not. */
+static err judge_unopened(kernel_entry *out, const char *path) {
+    struct stat st;
+    const int why = errno;
+    if (lstat(path, &st) == 0) out->file = (uint64_t)st.st_ino, out->device = (uint64_t)st.st_dev;
+    errno = why;
+    if (why == ELOOP) return damaged(path, "it is a link, and entries are files");
+    if (why == ENXIO) return damaged(path, "it is no file");
+    if (why == EACCES || why == EPERM) return damaged(path, "it may not be read");
+    return err_errno("%s cannot be opened", path);
+}
+
 err kernel_entry_read(kernel_entry *out, const char *path, const str *recipe, int touch) {
     memset(out, 0, sizeof *out);
-    int fd = open(path, O_RDONLY | O_CLOEXEC | O_NOFOLLOW);
+    /* Not blocking: a pipe without a writer would be waited for. */
+    int fd = open(path, O_RDONLY | O_CLOEXEC | O_NOFOLLOW | O_NONBLOCK | O_NOCTTY);
     if (fd < 0 && (errno == ENOENT || errno == ENOTDIR)) return ERR_OK;
-    if (fd < 0) return err_errno("%s cannot be opened", path);
+    if (fd < 0) return judge_unopened(out, path);
     err e = read_open(out, fd, path, touch);
     close(fd);
     if (!e) e = parse(out, path);

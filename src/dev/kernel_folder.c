@@ -46,7 +46,8 @@ static err make_folder(const char *path) {
     return err_errno("folder %s cannot be created", path);
 }
 
-static const char memory_only[] = "kernels are compiled into memory, at every start";
+/* Makes it; somebody may be removing it at the same moment, again and again. */
+enum { ATTEMPTS = 8 };
 
 static void judge(kernel_folder *f) {
     struct stat st;
@@ -54,40 +55,42 @@ static void judge(kernel_folder *f) {
     const char *p = f->path;
     size_t size = sizeof f->note;
     if (stat(p, &st) != 0) {
-        snprintf(f->note, size, "the kernel cache %s cannot be examined (%s): %s", p,
-                 strerror(errno), memory_only);
-    } else if (!S_ISDIR(st.st_mode)) {
+        f->made = errno != ENOENT;
         snprintf(f->note, size,
-                 "the kernel cache %s is not a folder: %s; set PACELINE_CACHE to a folder", p,
-                 memory_only);
+                 "the kernel cache %s cannot be examined: %s; set PACELINE_CACHE to "
+                 "a folder of your own",
+                 p, strerror(errno));
+        return;
+    }
+    f->made = 1;
+    if (!S_ISDIR(st.st_mode)) {
+        snprintf(f->note, size,
+                 "the kernel cache %s is not a folder; set PACELINE_CACHE to a folder", p);
     } else if (st.st_uid != geteuid() && st.st_uid != 0) {
-        snprintf(
-            f->note, size,
-            "the kernel cache %s belongs to user %u, not to you (%u), and is not trusted: %s; set "
-            "PACELINE_CACHE to a folder of your own",
-            p, (unsigned)st.st_uid, (unsigned)geteuid(), memory_only);
+        snprintf(f->note, size,
+                 "the kernel cache %s belongs to user %u, not to you (%u), and is not trusted; set "
+                 "PACELINE_CACHE to a folder of your own",
+                 p, (unsigned)st.st_uid, (unsigned)geteuid());
     } else if (st.st_mode & 022) {
-        snprintf(
-            f->note, size,
-            "others may write to the kernel cache %s (mode %03o), so it is not trusted: %s; run "
-            "chmod 700 on it, or set PACELINE_CACHE to a folder of your own",
-            p, (unsigned)st.st_mode & 0777, memory_only);
+        snprintf(f->note, size,
+                 "others may write to the kernel cache %s (mode %03o), so it is not trusted; run "
+                 "chmod 700 on it, or set PACELINE_CACHE to a folder of your own",
+                 p, (unsigned)st.st_mode & 0777);
     } else {
         f->readable = 1;
         f->writable = access(p, W_OK | X_OK) == 0;
         if (!f->writable)
-            snprintf(
-                f->note, size,
-                "the kernel cache %s is read-only: kernels that it lacks are compiled into memory, "
-                "at every start; set PACELINE_CACHE to a folder that you may write to",
-                p);
+            snprintf(f->note, size,
+                     "the kernel cache %s is read-only; set PACELINE_CACHE to a folder that you "
+                     "may write to",
+                     p);
         else if (file_free_bytes(p, &free_bytes) == ERR_OK && free_bytes < LEAST_FREE) {
             f->writable = 0;
-            snprintf(
-                f->note, size,
-                "the disk of the kernel cache %s is full (%llu KiB free): kernels that it lacks are "
-                "compiled into memory, at every start; make room",
-                p, (unsigned long long)free_bytes >> 10);
+            f->full = 1;
+            snprintf(f->note, size,
+                     "the disk of the kernel cache %s is full (%llu KiB free); make room, or set "
+                     "PACELINE_CACHE to a folder on another",
+                     p, (unsigned long long)free_bytes >> 10);
         }
     }
 }
@@ -96,19 +99,22 @@ err kernel_folder_open(kernel_folder *out, const char *asked, int make) {
     memset(out, 0, sizeof *out);
     TRY(choose(out->path, asked));
     if (!out->path[0]) {
-        snprintf(
-            out->note, sizeof out->note,
-            "there is no folder for the kernel cache (PACELINE_CACHE and HOME are not set): %s",
-            memory_only);
+        snprintf(out->note, sizeof out->note,
+                 "there is no folder for the kernel cache: PACELINE_CACHE and HOME are not set; "
+                 "set one of them");
         return ERR_OK;
     }
-    err e = make ? make_folder(out->path) : ERR_OK;
+    err e = ERR_OK;
+    for (int i = 0; !e && !out->made && i < ATTEMPTS; i++) {
+        if (make) e = make_folder(out->path);
+        if (!e) judge(out);
+        if (!make) break;
+    }
     if (e == ERR_MEMORY) return e;
     if (e)
-        snprintf(out->note, sizeof out->note, "the kernel cache cannot be used: %s; %s", err_text(),
-                 memory_only);
-    else
-        judge(out);
+        snprintf(out->note, sizeof out->note,
+                 "the kernel cache cannot be used: %s; set PACELINE_CACHE to a folder of your own",
+                 err_text());
     return ERR_OK;
 }
 
@@ -134,19 +140,25 @@ err kernel_folder_read(const kernel_folder *f, const char *key, const str *recip
     return kernel_entry_read(out, path, recipe, f->writable);
 }
 
-err kernel_folder_publish(const kernel_folder *f, const char *key, const str *bytes) {
-    char path[PATH_MAX];
+static err write_entry(const char *path, const str *bytes) {
     file_writer *w;
-    TRY(path_of(f, key, entry_suffix, path));
-    err e = file_writer_open(&w, path);
-    if (e && !file_exists(f->path)) { /* removed under us: made again */
-        TRY(make_folder(f->path));
-        e = file_writer_open(&w, path);
-    }
-    TRY(e);
-    e = file_write(w, bytes->s, bytes->n);
+    TRY(file_writer_open(&w, path));
+    err e = file_write(w, bytes->s, bytes->n);
     if (!e) return file_commit_new(&w);
     file_abort(&w);
+    return e;
+}
+
+/* The folder, and with it what is being written, may be removed at any moment: a write that failed is done again, from
+ * the folder on. Where something else is wrong it fails each time. */
+err kernel_folder_publish(const kernel_folder *f, const char *key, const str *bytes) {
+    char path[PATH_MAX];
+    TRY(path_of(f, key, entry_suffix, path));
+    err e = write_entry(path, bytes);
+    for (int i = 1; e == ERR_IO && i < ATTEMPTS; i++) {
+        TRY(make_folder(f->path));
+        e = write_entry(path, bytes);
+    }
     return e;
 }
 
@@ -155,7 +167,8 @@ void kernel_folder_drop(const kernel_folder *f, const char *key, const kernel_en
     struct stat st;
     if (path_of(f, key, entry_suffix, path) || lstat(path, &st) != 0) return;
     if (damaged->file && (st.st_ino != damaged->file || st.st_dev != damaged->device)) return;
-    unlink(path);
+    (void)remove(
+        path); /* also an empty folder; what stays is told when the entry cannot be written */
 }
 
 /* ---- locks ---- */
@@ -172,9 +185,8 @@ err kernel_folder_lock(const kernel_folder *f, const char *key, int *fd) {
     TRY(path_of(f, key, lock_suffix, path));
     for (int made = 0;;) {
         err e = file_lock(path, fd);
-        if (e && e != ERR_REFUSED && !made && !file_exists(f->path)) {
+        if (e == ERR_IO && made++ < ATTEMPTS && !file_is_dir(path)) { /* removed under us */
             TRY(make_folder(f->path));
-            made = 1;
             continue;
         }
         if (e) return e;
@@ -211,8 +223,9 @@ err kernel_folder_list(const kernel_folder *f, kernel_folder_item **items, int *
     *items = NULL;
     *n = 0;
     if (!f->path[0] || !file_exists(f->path)) return ERR_OK;
-    TRY(file_list(f->path, &names, &count));
-    err e = mem_new((size_t)count + 1, sizeof **items, items);
+    err e = file_list(f->path, &names, &count);
+    if (e) return file_exists(f->path) ? e : ERR_OK; /* gone meanwhile */
+    e = mem_new((size_t)count + 1, sizeof **items, items);
     for (int i = 0; i < count && !e; i++) {
         struct stat st;
         if (!is_named(names[i], entry_suffix)) continue;
@@ -248,30 +261,38 @@ err kernel_folder_trim(const kernel_folder *f, uint64_t max_bytes, const char *k
     return e;
 }
 
+/* One file of the folder, when it is the cache's. What is gone already is no failure. */
+static err clear_one(const kernel_folder *f, const char *name, int *entries, uint64_t *bytes) {
+    char path[PATH_MAX];
+    struct stat st;
+    const int lock = is_named(name, lock_suffix);
+    if (!lock && !is_named(name, entry_suffix)) return ERR_OK;
+    TRY(file_join(path, sizeof path, f->path, name));
+    if (lstat(path, &st) != 0 || (lock && !file_lock_is_free(path))) return ERR_OK;
+    if (remove(path) != 0)
+        return errno == ENOENT ? ERR_OK : err_errno("%s cannot be removed", path);
+    if (lock) return ERR_OK;
+    ++*entries;
+    *bytes += (uint64_t)st.st_size;
+    return ERR_OK;
+}
+
 err kernel_folder_clear(const kernel_folder *f, int *entries, uint64_t *bytes) {
-    char **names, path[PATH_MAX];
+    char **names, why[PATH_MAX + 256] = "";
     int count;
+    err failed = ERR_OK;
     *entries = 0;
     *bytes = 0;
     if (!f->path[0] || !file_exists(f->path)) return ERR_OK;
     TRY(file_sweep(f->path));
     TRY(file_list(f->path, &names, &count));
-    err e = ERR_OK;
-    for (int i = 0; i < count && !e; i++) {
-        struct stat st;
-        int lock = is_named(names[i], lock_suffix);
-        if (!lock && !is_named(names[i], entry_suffix)) continue;
-        e = file_join(path, sizeof path, f->path, names[i]);
-        if (e || lstat(path, &st) != 0) continue;
-        if (lock && !file_lock_is_free(path)) continue;
-        if (unlink(path) != 0) {
-            if (errno != ENOENT) e = err_errno("%s cannot be removed", path);
-            continue;
-        }
-        if (lock) continue;
-        ++*entries;
-        *bytes += (uint64_t)st.st_size;
+    for (int i = 0; i < count; i++) {
+        err e = clear_one(f, names[i], entries, bytes);
+        if (!e || failed) continue;
+        failed = e;
+        snprintf(why, sizeof why, "%s", err_text());
     }
     file_names_free(names, count);
-    return e;
+    return failed ? err_set(failed, "%s; all other entries (%d) are removed", why, *entries)
+                  : ERR_OK;
 }

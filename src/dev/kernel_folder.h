@@ -13,7 +13,9 @@
 typedef struct kernel_folder {
     char path[PATH_MAX]; /* "" when there is none */
     int readable, writable;
-    char note[PATH_MAX + 256]; /* why it is not both, one sentence; "" when it is */
+    int full; /* not writable for lack of room alone: what is there may be removed */
+    int made; /* it is there, whatever it is */
+    char note[PATH_MAX + 256]; /* why it is not both and what to do, one sentence; "" when it is */
 } kernel_folder;
 
 /* asked: a folder, or NULL for PACELINE_CACHE and then the user's cache folder. make: creates it (mode 0700). */
@@ -21,7 +23,7 @@ MUST_CHECK err kernel_folder_open(kernel_folder *out, const char *asked, int mak
 /* The entry of key: as kernel_entry_read. */
 MUST_CHECK err kernel_folder_read(const kernel_folder *f, const char *key, const str *recipe,
                                   kernel_entry *out);
-/* An entry's bytes become KEY.kernel unless a sound one is there. ERR_REFUSED: there is one, to be read instead. */
+/* An entry's bytes become KEY.kernel unless one is there. ERR_REFUSED: there is one, to be read instead. */
 MUST_CHECK err kernel_folder_publish(const kernel_folder *f, const char *key, const str *bytes);
 /* Removes a damaged entry, unless it was replaced since it was read. */
 void kernel_folder_drop(const kernel_folder *f, const char *key, const kernel_entry *damaged);
@@ -39,7 +41,7 @@ typedef struct kernel_folder_item {
 MUST_CHECK err kernel_folder_list(const kernel_folder *f, kernel_folder_item **items, int *n);
 /* Removes least recently used entries until the rest takes max_bytes at most; keep (or NULL) stays. */
 MUST_CHECK err kernel_folder_trim(const kernel_folder *f, uint64_t max_bytes, const char *keep);
-/* Removes all entries, free locks and what dead processes left; other files stay. */
+/* Removes all entries, free locks and what dead processes left; other files stay. What cannot be removed is told at the end. */
 MUST_CHECK err kernel_folder_clear(const kernel_folder *f, int *entries, uint64_t *bytes);
 MUST_CHECK err kernel_folder_path(const kernel_folder *f, const char *key, char out[PATH_MAX]);
 

@@ -125,9 +125,10 @@ err blockmask__decide_tile(blockmask__builder *w, int64_t q, int64_t k) {
     interval_verdict v = interval_classify(a->mask, a->env, w->tables, &c, &may_leave);
     if (v == INTERVAL_NONE) return ERR_OK;
     if (v == INTERVAL_ALL && !may_leave) return blockmask__push(w, q, k, 0, 1);
+    if (!may_leave && (!w->far || !w->far->arrays.leaves) && cells_differ(w, &c))
+        return blockmask__push(w, q, k, 0, 0);
     if (w->far)
         return blockmask__push(w, q, k, 0, may_leave ? BLOCKMASK__ASKED_LOADS : BLOCKMASK__ASKED);
-    if (!may_leave && cells_differ(w, &c)) return blockmask__push(w, q, k, 0, 0);
     w->out->undecided++;
     return may_leave ? count_tile(w, q, k, &c) : count_until_mixed(w, q, k, &c);
 }
@@ -259,7 +260,8 @@ static err prepare(blockmask__builder *w, arena *mem, arena *temp) {
     w->out->proofs.fits_32 = 1;
     if (a->mask) {
         interval_tables *t;
-        TRY(interval_tables_create_far(&t, a->mask, a->env, w->far ? &w->far->arrays : NULL, temp));
+        const int apart = w->far && w->far->arrays.leaves;
+        TRY(interval_tables_create_far(&t, a->mask, a->env, apart ? &w->far->arrays : NULL, temp));
         w->tables = t;
         if (some) TRY(prove(w, &all, mem, temp));
         if (some) TRY(interval_many_create(&w->many, t, &all, temp));

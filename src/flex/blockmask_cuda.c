@@ -1,8 +1,11 @@
 /* Builds of block masks over arrays on a CUDA device: see blockmask_cuda.h.
  *
  * Answers the questions of blockmask__far by launches over bounded buffers, taken when the handle is opened. A question
- * costs two copies and a launch, and the host waits for its answer; there are few, since each asks of thousands of boxes. */
+ * costs two copies and a launch, and the host waits for its answer; there are few, since each asks of thousands of boxes.
+ * An array's leaves take 24 bytes each, so an array that is not much larger than they are is better copied itself. */
 #include "flex/blockmask_cuda.h"
+#include "core/clock.h"
+#include "core/dtype.h"
 #include "expr/expr_cuda.h"
 #include "flex/blockmask_private.h"
 #include "flex/flex_cuda_private.h"
@@ -17,6 +20,7 @@ struct blockmask_cuda {
     dev *d;
     const expr *mask;
     int has_arrays;
+    size_t near;
     dtype type[EXPR_MAX_CAPTURES];
     module_function *leaves, *count, *rows;
     dev_arena *memory;
@@ -92,11 +96,11 @@ static err prepare(blockmask_cuda *c, const expr_env *env, arena *a) {
 }
 
 err blockmask_cuda_open(blockmask_cuda **out, dev *d, const expr *mask, const expr_env *env,
-                        arena *a) {
+                        size_t near, arena *a) {
     blockmask_cuda *c;
     *out = NULL;
     TRY(arena_alloc(a, 1, sizeof *c, &c));
-    c->d = d, c->mask = mask, c->has_arrays = has_arrays(mask);
+    c->d = d, c->mask = mask, c->has_arrays = has_arrays(mask), c->near = near;
     if (c->has_arrays) {
         if (!env || !env->values)
             return err_set(ERR_USAGE, "mask '%s': element types of its arrays are not given",
@@ -224,16 +228,64 @@ static err check(const blockmask_cuda *c, const block_mask_args *args) {
     return ERR_OK;
 }
 
+static size_t array_bytes(const blockmask_cuda *c, const expr_env *env, int i) {
+    const int ndim = expr_capture(c->mask, i)->ndim;
+    return ndim ? (size_t)expr_value_count(&env->values[i], ndim) * dtype_size(c->type[i]) : 0;
+}
+
+/* A copy of env whose arrays the host can read, in memory of its own. */
+static err bring_near(expr_env *near, expr_value *value, const blockmask_cuda *c,
+                      const expr_env *env, arena *a) {
+    const int n = expr_capture_count(c->mask);
+    memcpy(value, env->values, (size_t)n * sizeof *value);
+    for (int i = 0; i < n; i++) {
+        const size_t bytes = array_bytes(c, env, i);
+        void *here;
+        if (bytes == 0) continue;
+        TRY(arena_alloc_raw(a, bytes, 1, &here));
+        TRY(dev_copy_out(c->s, here, (dev_address)(uintptr_t)value[i].data, bytes));
+        value[i].data = here;
+    }
+    *near = (expr_env){value, env->q0, env->kv0};
+    return dev_stream_wait(c->s);
+}
+
+static err build(block_mask *out, blockmask_cuda *c, const block_mask_args *args, int near,
+                 arena *a, arena *temp) {
+    blockmask__far far = {.ctx = c, .count = count, .rows = rows};
+    block_mask_args here = *args;
+    expr_value value[EXPR_MAX_CAPTURES];
+    expr_env env;
+    const double start = clock_seconds();
+    if (near) {
+        TRY(bring_near(&env, value, c, args->env, temp));
+        here.env = &env;
+    } else {
+        far.arrays = (interval_source){c, leaves};
+    }
+    TRY(blockmask__build(out, &here, &far, a));
+    out->build_ms = (clock_seconds() - start) * 1e3;
+    return ERR_OK;
+}
+
 err blockmask_cuda_build(block_mask *out, blockmask_cuda *c, const block_mask_args *args,
                          dev_stream *s, arena *a) {
     const void *at[EXPR_MAX_CAPTURES] = {0};
-    const blockmask__far far = {.arrays = {c, leaves}, .ctx = c, .count = count, .rows = rows};
+    size_t bytes = 0;
+    arena *temp;
     TRY(check(c, args));
     if (!c->has_arrays) return blockmask_build(out, args, a, NULL);
     c->env = args->env, c->s = s;
-    for (int i = 0; i < expr_capture_count(c->mask); i++) at[i] = args->env->values[i].data;
+    for (int i = 0; i < expr_capture_count(c->mask); i++) {
+        at[i] = args->env->values[i].data;
+        bytes += array_bytes(c, args->env, i);
+    }
     c->args = (blockmask_gpu_args){
         .box = pointer(c->box), .count = pointer(c->answer), .seen = pointer(c->seen)};
     expr_cuda_fill(&c->args.env, args->mask, args->env, at);
-    return blockmask__build(out, args, &far, a);
+    TRY(arena_create(&temp, "arrays of a block mask", 0));
+    err e = build(out, c, args, bytes <= c->near, a, temp);
+    if (!e && bytes <= c->near) out->peak_bytes += bytes;
+    arena_destroy(temp);
+    return e;
 }

@@ -19,8 +19,8 @@ typedef struct blockmask__part {
     uint8_t q, k, level, kind;
 } blockmask__part;
 
-/* Who evaluates cells where captured arrays are not in this process's memory: boxes of one batch entry and head, at most
- * BLOCKMASK__MANY in a call. */
+/* Who evaluates many cells in place of this process, as a device that has the captured arrays: boxes of one batch entry and
+ * head, at most BLOCKMASK__MANY in a call. */
 enum { BLOCKMASK__MANY = 8192, BLOCKMASK__ROWS = 128, BLOCKMASK__WORDS = BLOCKMASK__ROWS / 32 };
 typedef struct blockmask__count {
     int some, all; /* of the box's cells are visible */
@@ -28,7 +28,8 @@ typedef struct blockmask__count {
     int64_t left;  /* the least visible cell that does, row by row; -1: none */
 } blockmask__count;
 typedef struct blockmask__far {
-    interval_source arrays;
+    interval_source
+        arrays; /* leaves NULL: env's arrays can be read here all the same, and are analysed from there */
     void *ctx;
     /* loads[i]: of box i, loads that leave are looked for too */
     err (*count)(void *ctx, const interval_box *box, const uint8_t *loads, int n,

@@ -14,7 +14,9 @@
 #include "support/stubs.h"
 #include "support/tiny_gguf.h"
 #include <jansson.h>
+#include <pthread.h>
 #include <signal.h>
+#include <stdatomic.h>
 #include <stdlib.h>
 #include <sys/stat.h>
 #include <unistd.h>
@@ -256,13 +258,68 @@ static void cache_is_listed_and_cleared(void **state) {
     SAYS(2, "'empty'", "list, verify or clear");
 }
 
+/* Making room is what a full disk asks for. */
+static void a_full_disk_can_be_cleared(void **state) {
+    (void)state;
+    char digest[33], stub[PATH_MAX];
+    static char preload[PATH_MAX + 16];
+    int n = fill(digest);
+    snprintf(preload, sizeof preload, "LD_PRELOAD=%s", stubs_path("disk_full", stub));
+    with(preload);
+    RUN("warmup", "--arch", "sm_80");
+    SAYS(1, folder, "is full", "could not be kept");
+    RUN("cache", "verify");
+    SAYS(0, "0 damaged");
+    RUN("cache", "clear", "--json");
+    json_t *j = answer(0);
+    assert_int_equal(number(j, "removed"), n);
+    json_decref(j);
+    assert_int_equal(count("began"), n);
+}
+
+typedef struct remover {
+    atomic_int stop;
+    pthread_t id;
+} remover;
+
+static void *remove_again_and_again(void *ctx) {
+    remover *m = ctx;
+    while (!atomic_load(&m->stop))
+        if (file_remove_tree(folder)) usleep(1);
+    return NULL;
+}
+
+/* Whoever fills a folder that another empties hears of the other, and not of switches that he did not set. */
+static void what_was_kept_and_removed_again_is_told(void **state) {
+    (void)state;
+    remover m = {.stop = 0};
+    int told = 0, others = 0;
+    assert_int_equal(pthread_create(&m.id, NULL, remove_again_and_again, &m), 0);
+    for (int i = 0; i < 500 && !told && !others; i++) {
+        RUN("warmup", "--arch", "sm_90a", "--threads", "2");
+        told = strstr(r.text, "is not there any more") != NULL;
+        others = strstr(r.text, "PACELINE_NO_COMPILE") != NULL;
+    }
+    atomic_store(&m.stop, 1);
+    pthread_join(m.id, NULL);
+    if (others || !told || r.code != 1) fail_msg("code %d: %s", r.code, r.text);
+}
+
 static void folders_that_keep_nothing_are_refused(void **state) {
     (void)state;
     files_text(&dir, "cache", "a file");
     RUN("warmup", "--arch", "sm_90a");
     SAYS(1, folder, "is not a folder", "could not be kept");
+    assert_int_equal(strchr(r.text, '\n')[1], 0); /* one sentence */
     RUN("cache", "list");
     SAYS(1, folder, "is not a folder");
+    char below[800];
+    const char *usual = environment[1];
+    snprintf(below, sizeof below, "%s/below", usual);
+    environment[1] = below;
+    RUN("cache", "list"); /* not an empty one */
+    SAYS(1, folder, "cannot be examined");
+    environment[1] = usual;
     assert_int_equal(unlink(folder), 0);
     assert_int_equal(mkdir(folder, 0700), 0);
     assert_int_equal(chmod(folder, 0777), 0);
@@ -277,6 +334,8 @@ static void architectures_are_checked_first(void **state) {
     (void)state;
     RUN("warmup", "--arch", "volta");
     SAYS(2, "'volta'", "sm_90a");
+    RUN("warmup", "--arch", "sm_80a");
+    SAYS(2, "sm_80a", "sm_90a", "leave it out");
     RUN("warmup", "--arch", "sm_75");
     SAYS(1, "sm_75", "sm_80", "or the CPU");
     RUN("warmup", "--arch", "sm_120");
@@ -379,6 +438,8 @@ int main(void) {
         TEST(a_recipe_names_its_kernels),
         TEST(cache_is_listed_and_cleared),
         TEST(folders_that_keep_nothing_are_refused),
+        TEST(a_full_disk_can_be_cleared),
+        TEST(what_was_kept_and_removed_again_is_told),
         TEST(architectures_are_checked_first),
         TEST(compilers_that_do_not_serve),
         TEST(gpus_that_cannot_be_used),

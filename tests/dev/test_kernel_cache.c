@@ -159,6 +159,9 @@ static void failures_are_told_and_tried_again(void **state) {
     assert_says(kernel_cache_get(c, &k.spec, "sm_75", &image), ERR_REFUSED, "sm_75", "sm_80");
     assert_says(kernel_cache_get(c, &k.spec, "hopper", &image), ERR_USAGE, "'hopper'", "sm_90a");
     assert_says(kernel_cache_get(c, &k.spec, "sm_90x", &image), ERR_USAGE, "sm_90x");
+    assert_says(kernel_cache_get(c, &k.spec, "sm_80a", &image), ERR_USAGE, "sm_80a", "sm_90a");
+    assert_says(kernel_cache_get(c, &k.spec, "sm_90f", &image), ERR_USAGE, "sm_90f", "sm_100f");
+    assert_ok(kernel_cache_get(c, &k.spec, "sm_120f", &image));
     kernel_cache_close(c);
 }
 
@@ -216,6 +219,123 @@ static void b16_any_flipped_byte_is_found(void **state) {
     c = open_cache();
     assert_int_equal(origin_of(c, &k.spec, "sm_80"), KERNEL_ADOPTED);
     kernel_cache_close(c);
+}
+
+/* What else can stand under an entry's name, by number; 0 when there is no more. */
+static int put_no_entry(const char *path, int which) {
+    int fd;
+    switch (which) {
+    case 0: return symlink("/dev/zero", path) == 0;
+    case 1: return symlink("nowhere", path) == 0;
+    case 2: return mkdir(path, 0700) == 0;
+    case 3: return mkfifo(path, 0600) == 0; /* opening it must not wait for a writer */
+    case 4:                                 /* more than there is memory */
+    case 5:
+        fd = open(path, O_WRONLY | O_CREAT, 0600);
+        files_must(fd >= 0 && !ftruncate(fd, which == 4 ? (off_t)1 << 42 : 0), path);
+        return close(fd) == 0;
+    default: return 0;
+    }
+}
+
+static void what_is_no_entry_is_replaced(void **state) {
+    (void)state;
+    standin_kernel k;
+    kernel_folder f;
+    kernel_folder_item *items;
+    char path[PATH_MAX], key[KERNEL_KEY];
+    const kernel_image *image;
+    uint64_t bytes;
+    int n;
+    kernel_cache *c = open_cache();
+    assert_ok(kernel_cache_get(c, standin_spec(&k, 0), "sm_80", &image));
+    memcpy(key, image->key, sizeof key);
+    kernel_cache_close(c);
+    entry_size(key, path);
+    assert_ok(kernel_folder_open(&f, folder, 0));
+    for (int which = 0;; which++) {
+        assert_int_equal(unlink(path), 0);
+        if (!put_no_entry(path, which)) break;
+        lines.text[0] = 0;
+        c = open_cache();
+        assert_int_equal(origin_of(c, &k.spec, "sm_80"), KERNEL_REBUILT);
+        if (!strstr(lines.text, "is damaged")) fail_msg("case %d: %s", which, lines.text);
+        assert_int_equal(kernel_cache_keeps(c), 1);
+        kernel_cache_close(c);
+        c = open_cache();
+        assert_int_equal(origin_of(c, &k.spec, "sm_80"), KERNEL_ADOPTED);
+        kernel_cache_close(c);
+        assert_int_equal(unlink(path), 0);
+        assert_true(put_no_entry(path, which));
+        assert_ok(kernel_folder_clear(&f, &n, &bytes));
+        assert_ok(kernel_folder_list(&f, &items, &n));
+        mem_free(items);
+        assert_int_equal(n, 0);
+        c = open_cache();
+        assert_int_equal(origin_of(c, &k.spec, "sm_80"), KERNEL_COMPILED);
+        kernel_cache_close(c);
+    }
+}
+
+/* In a child: root may read anything. */
+static int unreadable_child(void) {
+    standin_kernel k;
+    const kernel_image *image;
+    kernel_cache *c;
+    if (geteuid() == 0 && setuid(65534)) return 1;
+    kernel_cache_config cfg = {.folder = folder, .compiler = &compiler.c};
+    if (kernel_cache_open(&c, &cfg)) return 2;
+    if (kernel_cache_get(c, standin_spec(&k, 0), "sm_80", &image)) return 3;
+    if (image->origin != KERNEL_REBUILT || !kernel_cache_keeps(c)) return 4;
+    kernel_cache_close(c);
+    if (kernel_cache_open(&c, &cfg)) return 5;
+    if (kernel_cache_get(c, &k.spec, "sm_80", &image)) return 6;
+    if (image->origin != KERNEL_ADOPTED) return 7;
+    kernel_cache_close(c);
+    return strstr(lines.text, "may not be read") ? 0 : 8;
+}
+
+static void what_may_not_be_read_is_replaced(void **state) {
+    (void)state;
+    standin_kernel k;
+    char path[PATH_MAX];
+    const kernel_image *image;
+    kernel_cache *c = open_cache();
+    int status;
+    assert_ok(kernel_cache_get(c, standin_spec(&k, 0), "sm_80", &image));
+    entry_size(image->key, path);
+    kernel_cache_close(c);
+    assert_int_equal(chmod(path, 0), 0);
+    for (const char *name = "began"; name; name = strcmp(name, "began") ? NULL : "ended")
+        assert_int_equal(chmod(files_at(&dir, name), 0666), 0);
+    assert_int_equal(chmod(dir.path, 0755), 0);
+    if (geteuid() == 0) assert_int_equal(chown(folder, 65534, (gid_t)-1), 0);
+    pid_t pid = fork();
+    if (!pid) _exit(unreadable_child());
+    assert_int_equal(waitpid(pid, &status, 0), pid);
+    assert_true(WIFEXITED(status));
+    assert_int_equal(WEXITSTATUS(status), 0);
+}
+
+/* What nobody can remove is named, and the rest is removed. */
+static void clearing_goes_past_what_stays(void **state) {
+    (void)state;
+    standin_kernel k;
+    kernel_folder f;
+    char path[PATH_MAX];
+    uint64_t bytes;
+    int n;
+    kernel_cache *c = open_cache();
+    for (int i = 0; i < 4; i++)
+        assert_int_equal(origin_of(c, standin_spec(&k, i), "sm_80"), KERNEL_COMPILED);
+    kernel_cache_close(c);
+    assert_ok(kernel_folder_open(&f, folder, 0));
+    assert_ok(kernel_folder_path(&f, "00000000000000000000000000000000", path));
+    assert_int_equal(mkdir(path, 0700), 0);
+    strcat(path, "/x");
+    assert_int_equal(mkdir(path, 0700), 0);
+    assert_says(kernel_folder_clear(&f, &n, &bytes), ERR_IO, "00000000.kernel", "(4) are removed");
+    assert_int_equal(n, 4);
 }
 
 /* An entry under a key that is not its own: as if two recipes had one key. */
@@ -419,6 +539,9 @@ int main(void) {
         TEST(no_compile_after_warm),
         TEST(failures_are_told_and_tried_again),
         TEST(b16_any_flipped_byte_is_found),
+        TEST(what_is_no_entry_is_replaced),
+        TEST(what_may_not_be_read_is_replaced),
+        TEST(clearing_goes_past_what_stays),
         TEST(an_entry_of_another_recipe_is_not_taken),
         TEST(folders_that_cannot_be_used),
         TEST(read_only_folders_are_read),

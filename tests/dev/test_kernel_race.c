@@ -264,6 +264,33 @@ static void b16_killed_while_it_publishes(void **state) {
     }
 }
 
+/* In a child: one write, sync or rename fails, as when the folder is removed in between; the entry is written again. */
+static int kept_all_the_same(void) {
+    char digest[KERNEL_KEY];
+    kernel_cache *c;
+    if (open_cache(&c) || all_images(c, 0, digest)) return 1;
+    if (!kernel_cache_keeps(c)) return 2;
+    kernel_cache_close(c);
+    return lines.text[0] ? 3 : 0;
+}
+
+/* Like the one before: counted from the start of the process. */
+static void b16_removed_while_it_publishes(void **state) {
+    (void)state;
+    char at[16];
+    for (int i = 1; i <= 6; i++) {
+        pid_t pid = fork();
+        if (!pid) {
+            snprintf(at, sizeof at, "%d", i);
+            setenv("PACELINE_FAIL_WRITE", at, 1);
+            _exit(kept_all_the_same());
+        }
+        assert_int_equal(code_of(pid), 0);
+        assert_int_equal(published(), STANDIN_KERNELS);
+        assert_ok(file_remove_tree(folder));
+    }
+}
+
 static void b17_a_dead_holder_holds_nothing(void **state) {
     (void)state;
     char digest[KERNEL_KEY];
@@ -417,6 +444,7 @@ static void b17_loads_beside_clearing(void **state) {
 int main(void) {
     const struct CMUnitTest tests[] = {
         TEST(b16_killed_while_it_publishes),
+        TEST(b16_removed_while_it_publishes),
         cmocka_unit_test(threads_compile_each_kernel_once),
         TEST(a_thread_waits_for_its_own_kernel_alone),
         TEST(b16_processes_compile_each_kernel_once),

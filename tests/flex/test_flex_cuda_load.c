@@ -225,7 +225,7 @@ static void load_shape(any_shape *x, uint64_t seed, uint64_t i, int scalars) {
     assert_ok(arena_create(&a, "shape", 0));
     assert_ok(flex_cuda_plan_create(&p, &q, 99 * 1024, a));
     assert_ok(flex_cuda_load(&code, p, device, 1, a));
-    assert_ok(blockmask_cuda_open(&m, device, q.mask, q.env, a));
+    assert_ok(blockmask_cuda_open(&m, device, q.mask, q.env, BLOCKMASK_CUDA_NEAR, a));
     blockmask_cuda_close(m);
     arena_destroy(a);
 }

@@ -18,10 +18,11 @@ enum { TEXT = 2000, MASKS = 60, LONG = 100000 };
 
 /* ---- one mask, both ways ---- */
 
-typedef struct both {
-    block_mask near, far;
-    err near_got, far_got;
-    char near_says[1000], far_says[1000];
+typedef struct
+    both { /* the last two on the device, of arrays that stay there and of arrays that are copied */
+    block_mask near, far, copied;
+    err near_got, far_got, copied_got;
+    char near_says[1000], far_says[1000], copied_says[1000];
     expr_value value[EXPR_MAX_CAPTURES];
     expr_env env; /* addresses on the device */
 } both;
@@ -40,29 +41,35 @@ static void send(both *x, const gpu_world *w, const block_mask_args *args) {
     x->env = (expr_env){x->value, args->env->q0, args->env->kv0};
 }
 
-static void build_both(both *x, const gpu_world *w, const block_mask_args *args, arena *a) {
+static err build_there(block_mask *m, char says[1000], const gpu_world *w,
+                       const block_mask_args *args, size_t near, arena *a) {
     blockmask_cuda *c;
+    assert_ok(blockmask_cuda_open(&c, w->d, args->mask, args->env, near, a));
+    const err e = blockmask_cuda_build(m, c, args, w->s, a);
+    if (e) snprintf(says, 1000, "%s", err_text());
+    blockmask_cuda_close(c);
+    return e;
+}
+
+static void build_both(both *x, const gpu_world *w, const block_mask_args *args, arena *a) {
     memset(x, 0, sizeof *x);
     x->near_got = blockmask_build(&x->near, args, a, NULL);
     if (x->near_got) snprintf(x->near_says, sizeof x->near_says, "%s", err_text());
     block_mask_args there = *args;
     send(x, w, args);
     there.env = &x->env;
-    assert_ok(blockmask_cuda_open(&c, w->d, args->mask, args->env, a));
-    x->far_got = blockmask_cuda_build(&x->far, c, &there, w->s, a);
-    if (x->far_got) snprintf(x->far_says, sizeof x->far_says, "%s", err_text());
-    blockmask_cuda_close(c);
+    x->far_got = build_there(&x->far, x->far_says, w, &there, 0, a);
+    x->copied_got = build_there(&x->copied, x->copied_says, w, &there, BLOCKMASK_CUDA_NEAR, a);
 }
 
 static void must_agree(const both *x, uint64_t seed, const char *text) {
     const char *why = NULL;
-    if (x->near_got != x->far_got)
-        why = "one is refused";
-    else if (!x->near_got)
-        why = far_arrays_differ(&x->near, &x->far);
+    if (x->near_got != x->far_got || x->near_got != x->copied_got) why = "one is refused";
+    if (!why && !x->near_got) why = far_arrays_differ(&x->near, &x->far);
+    if (!why && !x->near_got) why = far_arrays_differ(&x->near, &x->copied);
     if (why)
-        fail_msg("seed %llu: %s; host '%s', device '%s'\n%s", (unsigned long long)seed, why,
-                 x->near_says, x->far_says, text);
+        fail_msg("seed %llu: %s; host '%s', device '%s', with copied arrays '%s'\n%s",
+                 (unsigned long long)seed, why, x->near_says, x->far_says, x->copied_says, text);
 }
 
 static void random_masks(void **state) {
@@ -203,6 +210,7 @@ static void loads_that_leave_are_told_alike(void **state) {
                    a);
         must_agree(&x, 0, texts[i]);
         assert_string_equal(x.near_says, x.far_says);
+        assert_string_equal(x.near_says, x.copied_says);
         expr_free(e);
     }
     arena_destroy(a);
@@ -222,7 +230,7 @@ static void kernels_are_for_one_mask_and_its_types(void **state) {
     assert_ok(arena_create(&a, "masks", 0));
     assert_ok(expr_compile(&e, EXPR_MASK, "doc[kv] == 0", &decl, 1));
     assert_ok(expr_compile(&other, EXPR_MASK, "doc[kv] == 1", &decl, 1));
-    assert_ok(blockmask_cuda_open(&c, w->d, e, &env, a));
+    assert_ok(blockmask_cuda_open(&c, w->d, e, &env, BLOCKMASK_CUDA_NEAR, a));
     assert_true(blockmask_cuda_bytes(c) > 0);
     block_mask_args args = {
         .mask = other, .env = &env, .batch = 1, .heads = 1, .q_len = 50, .kv_len = 50};
@@ -235,7 +243,7 @@ static void kernels_are_for_one_mask_and_its_types(void **state) {
     expr_free(other);
     assert_ok(expr_compile(&other, EXPR_MASK, "kv <= q", NULL, 0));
     args.mask = other, args.env = NULL;
-    assert_ok(blockmask_cuda_open(&c, w->d, other, NULL, a));
+    assert_ok(blockmask_cuda_open(&c, w->d, other, NULL, 0, a));
     assert_int_equal(blockmask_cuda_bytes(c), 0);
     assert_ok(blockmask_cuda_build(&m, c, &args, w->s, a));
     assert_int_equal(m.partial, 1);

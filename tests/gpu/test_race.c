@@ -191,7 +191,7 @@ static err build_there(world *w, const bound *b, dev *d, const flex_cuda_io *io)
     const expr_env env = {.values = values};
     const block_mask_args args = {b->mask,      &env,          1, heads, b->p.q_len, b->p.kv_len,
                                   want->tile_q, want->tile_kv, 0};
-    TRY(blockmask_cuda_open(&c, d, b->mask, &b->env, w->a));
+    TRY(blockmask_cuda_open(&c, d, b->mask, &b->env, 0, w->a));
     err e = blockmask_cuda_build(&m, c, &args, w->s, w->a);
     blockmask_cuda_close(c);
     TRY(e);
