@@ -144,6 +144,10 @@ static void masks_point_at_the_fault(void **state) {
     expect(1, "3");
     RUN("attend", "--random", "1,2,1,8,8,12");
     expect(1, "multiple of 8");
+    RUN("attend", "--random", "1,32,8,4294967296,8,128");
+    expect(1, "the tensors of this problem take 129 TiB and ");
+    RUN("attend", "--random", "4294967296,4294967296,4294967296,1,1,8", "--backward");
+    expect(1, "the tensors of this problem take ");
 }
 
 static void recipes_point_at_the_fault(void **state) {
