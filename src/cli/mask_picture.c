@@ -191,8 +191,20 @@ err mask_picture_png(const block_mask *m, const captures *c, const char *path, a
     return e;
 }
 
+static int64_t columns(const char *s) { /* of UTF-8 */
+    int64_t n = 0;
+    for (; *s; s++) n += ((unsigned char)*s & 0xc0) != 0x80;
+    return n;
+}
+
+/* Two remarks below a map: on one line where that is wide enough. */
+static err remark(str *out, int width, const char *first, const char *second) {
+    const char *between = columns(first) + 2 + columns(second) <= width ? "; " : "\n";
+    return str_printf(out, "%s%s%s\n", first, between, second);
+}
+
 err mask_picture_text(const block_mask *m, const captures *c, int width, arena *mem, str *out) {
-    char s[32], n[2][32];
+    char s[32], n[2][32], line[2][96];
     int64_t room = width - 5 - (int64_t)strlen(str_thousands(c->env.q0 + m->q_len, s));
     if (room < 8) room = 8;
     int by_cell = c->program && m->q_len <= MASK_PICTURE_LINES && m->kv_len <= room;
@@ -207,13 +219,15 @@ err mask_picture_text(const block_mask *m, const captures *c, int width, arena *
     TRY(make_map(m, c, by_cell, join_q, join_kv, 1, 0, mem, &map));
     TRY(tile_map_text(&map, 0, width, out));
     if (!map.rows || !map.cols) return ERR_OK;
-    if (m->batch * m->heads > 1)
-        TRY(str_printf(out, "the first of %s batches x heads; --png draws up to %d\n",
-                       str_thousands(m->batch * m->heads, n[0]), TILE_MAP_MAX_PANELS));
+    if (m->batch * m->heads > 1) {
+        snprintf(line[0], sizeof line[0], "the first of %s batches x heads",
+                 str_thousands(m->batch * m->heads, n[0]));
+        snprintf(line[1], sizeof line[1], "--png draws up to %d", TILE_MAP_MAX_PANELS);
+        TRY(remark(out, width, line[0], line[1]));
+    }
     if (by_cell) return str_printf(out, "\u2588 visible, blank hidden\n");
-    return str_printf(
-        out,
-        "\u2588 full, \u2591 partial, blank empty; a square stands for %s x %s cells (queries x keys)\n",
-        str_thousands(map.q_step < m->q_len ? map.q_step : m->q_len, n[0]),
-        str_thousands(map.kv_step < m->kv_len ? map.kv_step : m->kv_len, n[1]));
+    snprintf(line[0], sizeof line[0], "a square is %s x %s cells (q x kv)",
+             str_thousands(map.q_step < m->q_len ? map.q_step : m->q_len, n[0]),
+             str_thousands(map.kv_step < m->kv_len ? map.kv_step : m->kv_len, n[1]));
+    return remark(out, width, "\u2588 full, \u2591 partial, blank empty", line[0]);
 }
