@@ -123,7 +123,8 @@ static err parse_shape(const char *text, int64_t shape[6]) {
 static err check_room(const int64_t s[6], dtype type, int backward) {
     const double rows = (double)s[0] * (double)s[1] * (double)s[3],
                  keys = (double)s[0] * (double)s[2] * (double)s[4], dim = (double)s[5],
-                 most = 0x1p60; /* where nothing is known of memory: element counts stay in 64 bits */
+                 most =
+                     0x1p60; /* where nothing is known of memory: element counts stay in 64 bits */
     double bytes = (rows + 2 * keys) * dim * (double)dtype_size(type) + rows * (dim + 1) * 4;
     char need[24], have[24];
     limits_memory m;

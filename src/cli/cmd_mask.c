@@ -81,8 +81,7 @@ static err print_explained(const block_mask *m) {
 /* Extents that are given are the file's. */
 static err check_extents(const args *a, const block_mask_args *want, const block_mask *m) {
     if (args_has(a, "--tile") && (want->tile_q != m->tile_q || want->tile_kv != m->tile_kv))
-        return err_set(ERR_SHAPE,
-                       "--tile is %d and the file's tiles are %d x %d; leave --tile out",
+        return err_set(ERR_SHAPE, "--tile is %d and the file's tiles are %d x %d; leave --tile out",
                        want->tile_q, m->tile_q, m->tile_kv);
     return blockmask_fits(m, args_has(a, "--batch") ? want->batch : m->batch,
                           args_has(a, "--heads") ? want->heads : m->heads,
@@ -178,9 +177,10 @@ static err check_flags(const args *a, const char *text) {
         return err_set(ERR_USAGE, "--map draws text and --json prints an object: choose one");
     for (size_t i = 0; !text && i < sizeof of_text / sizeof *of_text; i++)
         if (args_has(a, of_text[i]))
-            return err_set(ERR_USAGE,
-                           "%s belongs to an expression and none is given: give one or leave it out",
-                           of_text[i]);
+            return err_set(
+                ERR_USAGE,
+                "%s belongs to an expression and none is given: give one or leave it out",
+                of_text[i]);
     if (args_has(a, "--import") && cuda_system_parse(args_text(a, "--device", "cpu")) >= 0)
         return err_set(ERR_USAGE,
                        "--device %s builds tiles and --import takes them from a file: "

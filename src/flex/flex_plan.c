@@ -287,10 +287,11 @@ static err make_mask(flex_plan *p, arena *a, dev *d) {
                        "not given tiles; unset it or build the mask from its expression");
     TRY(blockmask_fits(q->blocks, q->batch, q->q_heads, q->q_len, q->kv_len));
     if (!is_tile(q->blocks->tile_q) || !is_tile(q->blocks->tile_kv))
-        return err_set(ERR_RANGE,
-                       "attention: the given mask has tiles of %d x %d cells; make it with multiples "
-                       "of 8 from 8 to %d",
-                       q->blocks->tile_q, q->blocks->tile_kv, MAX_TILE);
+        return err_set(
+            ERR_RANGE,
+            "attention: the given mask has tiles of %d x %d cells; make it with multiples "
+            "of 8 from 8 to %d",
+            q->blocks->tile_q, q->blocks->tile_kv, MAX_TILE);
     if (q->blocks->partial && !q->mask)
         return err_set(
             ERR_USAGE,

@@ -91,8 +91,7 @@ static double through_score(walk *w, int64_t b, int64_t h, int64_t i, int64_t j,
         finite &= isfinite((float)(ds * w->site[k]));
         w->x->d_capture[expr_grad_capture(w->grad, k)][w->place[k]] += ds * w->site[k];
     }
-    if (!finite)
-        flex__report(&w->steep, (const int64_t[4]){b, h, i, j}, NAN, (float)w->raw[j]);
+    if (!finite) flex__report(&w->steep, (const int64_t[4]){b, h, i, j}, NAN, (float)w->raw[j]);
     return scale * ds * slope;
 }
 

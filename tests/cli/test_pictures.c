@@ -174,7 +174,8 @@ static void tiles_from_a_file_are_drawn(void **state) {
     expect(0, "tiles");
     RUN("mask", "--import", file, "--map", "--png", png, "--explain");
     expect(0, "q   0│░░    │\n     │██░░  │\n     │████░░│\n     │██████│\n");
-    expect(0, "read from lists: rows that see nothing, loads and what it changes with are not known");
+    expect(0,
+           "read from lists: rows that see nothing, loads and what it changes with are not known");
     png_back b = png_back_open(png);
     png_box plot = png_back_box(&b, GRID);
     for (int i = 0; i < 5; i++)
