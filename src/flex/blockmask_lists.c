@@ -196,7 +196,7 @@ static err start_import(const blockmask_lists *l, block_mask *m) {
                       .tile_kv = l->tile_kv};
     m->q_tiles = (l->q_len + l->tile_q - 1) / l->tile_q;
     m->kv_tiles = (l->kv_len + l->tile_kv - 1) / l->tile_kv;
-    m->may_leave = 1;
+    m->given = m->may_leave = 1;
     m->proofs.by_batch = m->proofs.by_head = 1;
     if (m->q_tiles <= INT32_MAX / 2 && m->kv_tiles <= INT32_MAX / 2) return ERR_OK;
     return err_set(ERR_REFUSED, "block mask: %lld x %lld tiles are more than 2^30 along one side",

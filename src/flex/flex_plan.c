@@ -24,8 +24,10 @@ static err check_dim(const char *what, int64_t d) {
                    what, (long long)d);
 }
 
+static int is_tile(int32_t t) { return t >= 8 && t <= MAX_TILE && t % 8 == 0; }
+
 static err check_tile(const char *what, int32_t t) {
-    if (t == 0 || (t >= 8 && t <= MAX_TILE && t % 8 == 0)) return ERR_OK;
+    if (t == 0 || is_tile(t)) return ERR_OK;
     return err_set(
         ERR_RANGE,
         "attention: %s is %d; give a multiple of 8 from 8 to %d, or 0 to let the plan choose", what,
@@ -284,8 +286,12 @@ static err make_mask(flex_plan *p, arena *a, dev *d) {
                        "PACELINE_REFERENCE is 1, and the plain definition knows expressions only, "
                        "not given tiles; unset it or build the mask from its expression");
     TRY(blockmask_fits(q->blocks, q->batch, q->q_heads, q->q_len, q->kv_len));
-    TRY(check_tile("the mask's tile of queries", q->blocks->tile_q));
-    TRY(check_tile("the mask's tile of keys", q->blocks->tile_kv));
+    if (!is_tile(q->blocks->tile_q) || !is_tile(q->blocks->tile_kv))
+        return err_set(
+            ERR_RANGE,
+            "attention: the given mask has tiles of %d x %d cells; make it with multiples "
+            "of 8 from 8 to %d",
+            q->blocks->tile_q, q->blocks->tile_kv, MAX_TILE);
     if (q->blocks->partial && !q->mask)
         return err_set(
             ERR_USAGE,

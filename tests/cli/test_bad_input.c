@@ -120,12 +120,34 @@ static void masks_point_at_the_fault(void **state) {
     expect(1, "given as empty");
     RUN("mask", "q >= kv", "--q", "300", "--kv", "301", "--import", at("tiles.safetensors"));
     expect(1, "300 queries and 300 keys");
-    RUN("mask", "--import", at("tiles.safetensors"), "--map");
-    expect(2, "need the expression");
+    RUN("mask", "--import", at("tiles.safetensors"), "--q", "300", "--kv", "299");
+    expect(1, "300 queries and 300 keys, the tensors have 300 and 299");
+    RUN("mask", "--import", at("tiles.safetensors"), "--tile", "64");
+    expect(1, "--tile is 64 and the file's tiles are 128 x 128");
+    RUN("mask", "q >= kv", "--q", "300", "--kv", "300", "--import", at("tiles.safetensors"),
+        "--tile", "64");
+    expect(1, "--tile is 64 and the file's tiles are 128 x 128");
+    RUN("mask", "h == 0", "--heads", "3", "--q", "300", "--kv", "300", "--export",
+        at("heads.safetensors"));
+    assert_int_equal(r.code, 0);
+    RUN("mask", "--import", at("heads.safetensors"), "--heads", "2");
+    expect(1, "batch 1 and 3 heads, the tensors have batch 1 and 2 heads");
+    RUN("mask", "--import", at("heads.safetensors"), "--heads", "3", "--batch", "5");
+    assert_int_equal(r.code, 0);
+    static const char *const of_text[][2] = {
+        {"--let", "n=3"}, {"--in", "tiles.safetensors"}, {"--q0", "8"}, {"--kv0", "8"}};
+    for (int i = 0; i < 4; i++) {
+        RUN("mask", "--import", at("tiles.safetensors"), of_text[i][0], of_text[i][1]);
+        expect(2, "belongs to an expression and none is given");
+    }
     RUN("attend", "--random", "1,3,2,8,8,16", "--mask", "q >= kv");
     expect(1, "3");
     RUN("attend", "--random", "1,2,1,8,8,12");
     expect(1, "multiple of 8");
+    RUN("attend", "--random", "1,32,8,4294967296,8,128");
+    expect(1, "the tensors of this problem take 129 TiB and ");
+    RUN("attend", "--random", "4294967296,4294967296,4294967296,1,1,8", "--backward");
+    expect(1, "the tensors of this problem take ");
 }
 
 static void recipes_point_at_the_fault(void **state) {
