@@ -170,8 +170,8 @@ static void lists_of_tiles_come_in_pairs(void **state) {
     RUN("mask", "--import", at("pairs.st"));
     assert_true(r.code == 0 && strstr(r.text, "0 empty, 1 partial, 0 full"));
     for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
-        assert_int_equal(
-            safetensors_write(at("pairs.st"), t + cases[i].first, cases[i].n, meta, 4), 0);
+        assert_int_equal(safetensors_write(at("pairs.st"), t + cases[i].first, cases[i].n, meta, 4),
+                         0);
         RUN("mask", "--import", at("pairs.st"));
         expect(1, cases[i].says);
     }
