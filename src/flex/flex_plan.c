@@ -273,6 +273,19 @@ static err choose_reference(int *on) {
     return err_set(ERR_USAGE, "PACELINE_REFERENCE is '%s'; it must be 0 or 1", text);
 }
 
+/* Tiles that are listed once for all batch entries or heads, and cells of theirs that the expression decides for each: what is
+ * evaluated once for all that share an entry needs entries of their own. */
+static err take_given(flex_plan *p, arena *a) {
+    const flex_problem *q = &p->p;
+    const block_mask *m = q->blocks;
+    const unsigned uses = m->given && m->partial ? expr_uses(q->mask) : 0;
+    const int64_t batch = uses & 1u ? q->batch : m->batch,
+                  heads = uses & 2u ? q->q_heads : m->heads;
+    p->mask = *m;
+    if (batch == m->batch && heads == m->heads) return ERR_OK;
+    return blockmask_spread(&p->mask, m, batch, heads, q->mask_budget, a);
+}
+
 /* Given tiles are taken as they are, when they are of these tensors; else they are built from the expression. */
 static err make_mask(flex_plan *p, arena *a, dev *d) {
     flex_problem *q = &p->p;
@@ -297,7 +310,7 @@ static err make_mask(flex_plan *p, arena *a, dev *d) {
             ERR_USAGE,
             "attention: %lld of the given tiles are partial; give the expression that decides their cells",
             (long long)q->blocks->partial);
-    p->mask = *q->blocks;
+    TRY(take_given(p, a));
     q->tile_q = p->mask.tile_q, q->tile_kv = p->mask.tile_kv;
     return ERR_OK;
 }

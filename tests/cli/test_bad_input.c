@@ -150,6 +150,37 @@ static void masks_point_at_the_fault(void **state) {
     expect(1, "the tensors of this problem take ");
 }
 
+/* Tiles from a file that lacks an array: a fault of the file, told with the array's name. */
+static void lists_of_tiles_come_in_pairs(void **state) {
+    (void)state;
+    static const int32_t one[1] = {1}, zero[1] = {0};
+    static const tensor t[] = {{"kv_num_blocks", DT_I32, 3, {1, 1, 1}, one},
+                               {"kv_indices", DT_I32, 4, {1, 1, 1, 1}, zero},
+                               {"full_kv_num_blocks", DT_I32, 3, {1, 1, 1}, zero},
+                               {"q_num_blocks", DT_I32, 3, {1, 1, 1}, one}};
+    static const struct {
+        int first, n;
+        const char *says;
+    } cases[] = {{0, 1, "'kv_indices' is missing; kv_num_blocks and kv_indices are needed"},
+                 {1, 1, "'kv_num_blocks' is missing; kv_num_blocks"},
+                 {0, 3, "'full_kv_indices' is missing; counts and indices come in pairs"}};
+    static const char *const meta[][2] = {
+        {"q_len", "8"}, {"kv_len", "8"}, {"block_q", "8"}, {"block_kv", "8"}};
+    assert_int_equal(safetensors_write(at("pairs.st"), t, 2, meta, 4), 0);
+    RUN("mask", "--import", at("pairs.st"));
+    assert_true(r.code == 0 && strstr(r.text, "0 empty, 1 partial, 0 full"));
+    for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
+        assert_int_equal(safetensors_write(at("pairs.st"), t + cases[i].first, cases[i].n, meta, 4),
+                         0);
+        RUN("mask", "--import", at("pairs.st"));
+        expect(1, cases[i].says);
+    }
+    const tensor q[] = {t[0], t[1], t[3]};
+    assert_int_equal(safetensors_write(at("pairs.st"), q, 3, meta, 4), 0);
+    RUN("mask", "--import", at("pairs.st"));
+    expect(1, "'q_indices' is missing; counts and indices come in pairs");
+}
+
 static void recipes_point_at_the_fault(void **state) {
     (void)state;
     RUN("train", make_recipe("a.yaml", "drafter: {layrs: 2}\nrun: {out: run}\n"));
@@ -469,6 +500,7 @@ int main(void) {
         cmocka_unit_test(outputs_are_tried_first),
         cmocka_unit_test(usage_errors_have_code_2),
         cmocka_unit_test(masks_point_at_the_fault),
+        cmocka_unit_test(lists_of_tiles_come_in_pairs),
         cmocka_unit_test(recipes_point_at_the_fault),
         cmocka_unit_test(files_are_named),
         cmocka_unit_test(other_models_are_refused_by_name),
