@@ -243,6 +243,10 @@ int main(int argc, char **argv) {
     bench b = {.baseline = argc > 2 && !strcmp(argv[2], "baseline")};
     const dev_config cfg = {.threads = argc > 1 ? atoi(argv[1]) : 0};
     int32_t *anchor;
+    if (argc > 3 || (argc > 2 && !b.baseline)) {
+        fprintf(stderr, "usage: bench_flex [THREADS] [baseline]\n");
+        return 2;
+    }
     must(arena_create(&b.memory, "bench", 0));
     must(dev_open_cpu(&b.d, &cfg));
     must(arena_alloc(b.memory, ANCHORS, sizeof *anchor, &anchor));

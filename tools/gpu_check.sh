@@ -3,13 +3,20 @@
 #
 # Usage: tools/gpu_check.sh BUILD [TOOL...] . Tools: memcheck racecheck initcheck synccheck (default: all four). Programs run side by
 # side, each for at most CHECK_TIMEOUT seconds (default 600). test_device and test_race are left out: the one makes a fault on
-# purpose, the other runs in children of its own. Skipped where the tool is not installed or does not know the machine.
+# purpose, the other runs in children of its own. Skipped where the tool is not installed or does not know the machine, and
+# where a program came to its end and no test of it ran. What crashes, hangs or ends early failed, whatever it skipped before.
 set -u
+[ $# -gt 0 ] || {
+    sed -n '4,7s/^# \{0,1\}//p' "$0"
+    exit 2
+}
 build=$1
 shift
 [ $# -gt 0 ] || set -- memcheck racecheck initcheck synccheck
 limit=${CHECK_TIMEOUT:-600}
 export PACELINE_PROGRAM=${PACELINE_PROGRAM:-$build/paceline}
+# Switches of whoever calls this that would change what programs do.
+unset PACELINE_LOG PACELINE_CACHE PACELINE_NO_COMPILE PACELINE_REFERENCE PACELINE_FAIL_WRITE PACELINE_KILL_AT
 logs=$build/test-logs
 mkdir -p "$logs"
 sanitizer=$(command -v compute-sanitizer || ls /usr/local/cuda/bin/compute-sanitizer 2>/dev/null)
@@ -30,18 +37,22 @@ for tool; do
 done
 wait
 passed=0 failed=0 skipped=0
+
+count() { sed -n "s/^\[ *$1 *\] \([0-9][0-9]*\) test(s).*/\1/p" "$2" | awk '{ s += $1 } END { print s + 0 }'; } # of a cmocka log
 for tool; do
     for name in $names; do
         log=$logs/${tool}_$name.log
         code=$(tail -n 1 "$log") summary=$(grep -o '\(ERROR\|RACECHECK\) SUMMARY.*' "$log" | tail -n 1)
-        if grep -q 'Device not supported' "$log"; then
+        ended=$(grep -c '^\[==========\] .*run\.' "$log") ran=$(($(count PASSED "$log") + $(count FAILED "$log")))
+        if grep -q '^=========.*Device not supported' "$log"; then
             word=skip skipped=$((skipped + 1)) summary='this machine lets no such tool look at the device'
-        elif ! grep -q '^\[  PASSED  \]' "$log" && grep -q '^\[  SKIPPED \]' "$log"; then
-            word=skip skipped=$((skipped + 1)) summary='no GPU that can be used'
-        elif [ "$code" = 'exit code 0' ] && [ -n "$summary" ]; then
+        elif [ "$ended" -gt 0 ] && [ "$ran" -eq 0 ]; then
+            word=skip skipped=$((skipped + 1)) summary=$(grep -m 1 '^skipped: ' "$log")
+        elif [ "$code" = 'exit code 0' ] && [ "$ended" -gt 0 ] && [ -n "$summary" ]; then
             word=ok passed=$((passed + 1))
         else
-            word=FAIL failed=$((failed + 1)) summary="$code $summary"
+            word=FAIL failed=$((failed + 1))
+            case $code in 'exit code 124' | 'exit code 137') summary="stopped after $limit s or killed" ;; *) summary="$code $summary" ;; esac
         fi
         printf '%-4s %-9s %-18s %s\n' "$word" "$tool" "$name" "$summary"
         [ $word = FAIL ] && grep -v '^\[ *OK\|^\[ RUN' "$log" | tail -n 25

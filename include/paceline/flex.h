@@ -280,8 +280,8 @@ typedef struct pl_io {
         lse; /* [batch, q_heads, q_len] contiguous. Forward writes it, NULL: not wanted; backward reads it */
     void *workspace;        /* aligned to 64 bytes; contents do not matter before or after */
     size_t workspace_bytes; /* what it holds: at least what the plan states */
-    /* Set by a run to 1 when a load of an expression left its array (it gave 0), with b, h, q, kv of the first such cell;
-     * else to 0. */
+    /* Set by a run to 1 when a load of an expression left its array (it gave 0), with b, h, q, kv of the first such cell
+     * in the tiles that are visited; else to 0. */
     int32_t left, reserved;
     int64_t left_cell[4];
     /* Backward: o and lse as forward wrote them, gradients of both in, gradients of q, k and v out (written, not added). */

@@ -96,8 +96,9 @@ static int index_of(const args *a, const char *name) {
 }
 
 int args_has(const args *a, const char *name) {
+    const char *one;
     int i = index_of(a, name);
-    return i >= 0 && a->value[i];
+    return i >= 0 && (a->value[i] || args_many(a, name, &one, 1));
 }
 
 const char *args_text(const args *a, const char *name, const char *def) {

@@ -2,7 +2,9 @@
  * (seed, tensor, element), so the same command gives the same numbers on every machine.
  * Tensors of a file are used where they lie; only unaligned ones are copied. */
 #include "cli/attend_in.h"
+#include "core/limits.h"
 #include "core/rng.h"
+#include "core/str.h"
 #include <string.h>
 
 flex_view attend_in_view(dtype type, const void *data, int64_t heads, int64_t rows, int64_t dim) {
@@ -117,6 +119,25 @@ static err parse_shape(const char *text, int64_t shape[6]) {
                    text);
 }
 
+/* Drawing writes every byte: what the machine does not have would end in a kill instead of a sentence. Counts the tensors alone. */
+static err check_room(const int64_t s[6], dtype type, int backward) {
+    const double rows = (double)s[0] * (double)s[1] * (double)s[3],
+                 keys = (double)s[0] * (double)s[2] * (double)s[4], dim = (double)s[5],
+                 most =
+                     0x1p60; /* where nothing is known of memory: element counts stay in 64 bits */
+    double bytes = (rows + 2 * keys) * dim * (double)dtype_size(type) + rows * (dim + 1) * 4;
+    char need[24], have[24];
+    limits_memory m;
+    if (backward) bytes += (2 * rows + 2 * keys) * dim * 4;
+    limits_get_memory("", &m);
+    const double room = m.room < 0 ? most : m.room;
+    if (bytes <= room) return ERR_OK;
+    return err_set(
+        ERR_MEMORY,
+        "the tensors of this problem take %s and %s of memory can be had here; make it smaller",
+        str_bytes(bytes, need), str_bytes(room, have));
+}
+
 static err load_random(attend_in *in, const args *a, int backward, arena *mem) {
     int64_t s[6], seed;
     const char *type = args_text(a, "--type", "f32");
@@ -133,6 +154,7 @@ static err load_random(attend_in *in, const args *a, int backward, arena *mem) {
                       .dim = s[5],
                       .v_dim = s[5],
                       .type = type[0] == 'f' ? DT_F32 : DT_BF16};
+    TRY(check_room(s, in->type, backward));
     TRY(draw(mem, in->type, s[0] * s[1] * s[3] * s[5], seed, 0, &in->q));
     TRY(draw(mem, in->type, s[0] * s[2] * s[4] * s[5], seed, 1, &in->k));
     TRY(draw(mem, in->type, s[0] * s[2] * s[4] * s[5], seed, 2, &in->v));

@@ -78,12 +78,25 @@ static err print_explained(const block_mask *m) {
     return e;
 }
 
+/* Extents that are given are the file's. */
+static err check_extents(const args *a, const block_mask_args *want, const block_mask *m) {
+    if (args_has(a, "--tile") && (want->tile_q != m->tile_q || want->tile_kv != m->tile_kv))
+        return err_set(ERR_SHAPE, "--tile is %d and the file's tiles are %d x %d; leave --tile out",
+                       want->tile_q, m->tile_q, m->tile_kv);
+    return blockmask_fits(m, args_has(a, "--batch") ? want->batch : m->batch,
+                          args_has(a, "--heads") ? want->heads : m->heads,
+                          args_has(a, "--q") ? want->q_len : m->q_len,
+                          args_has(a, "--kv") ? want->kv_len : m->kv_len);
+}
+
 /* Tiles from the file of --import; with an expression they must say the same. */
-static err import(const char *path, const block_mask_args *want, arena *mem, block_mask *m) {
+static err import(const args *a, const char *path, const block_mask_args *want, arena *mem,
+                  block_mask *m) {
     st_file *file;
     int64_t loose = 0;
     TRY(safetensors_open(&file, path));
     err e = mask_lists_read(m, file, want->budget, mem);
+    if (!e) e = check_extents(a, want, m);
     if (!e && want->mask) e = blockmask_check(m, want, &loose);
     if (!e && loose)
         fprintf(stderr, "%lld tiles are listed as partial that need not be\n", (long long)loose);
@@ -116,7 +129,7 @@ static err build(const args *a, captures *c, dev *d, arena *mem, block_mask *m, 
                                   .tile_kv = (int32_t)tile,
                                   .budget = (size_t)budget << 20};
     *on = (mask_device){.name = "cpu"};
-    return from ? import(from, &want, mem, m) : mask_device_build(m, &want, d, mem, on);
+    return from ? import(a, from, &want, mem, m) : mask_device_build(m, &want, d, mem, on);
 }
 
 /* The expression: given, of the gallery, or none beside tiles from a file. */
@@ -154,16 +167,20 @@ static err show(const args *a, const block_mask *m, const mask_device *on, const
     }
     print_text(m, on);
     if (args_has(a, "--explain")) TRY(print_explained(m));
-    return c->program && (args_has(a, "--map") || isatty(STDOUT_FILENO)) ? print_map(m, c, mem)
-                                                                         : ERR_OK;
+    return args_has(a, "--map") || isatty(STDOUT_FILENO) ? print_map(m, c, mem) : ERR_OK;
 }
 
 static err check_flags(const args *a, const char *text) {
+    static const char *const of_text[] = {"--let", "--in", "--q0", "--kv0"};
     const char *const outputs[] = {args_text(a, "--png", NULL), args_text(a, "--export", NULL)};
     if (args_has(a, "--map") && args_has(a, "--json"))
         return err_set(ERR_USAGE, "--map draws text and --json prints an object: choose one");
-    if (!text && (args_has(a, "--map") || outputs[0]))
-        return err_set(ERR_USAGE, "pictures need the expression beside --import");
+    for (size_t i = 0; !text && i < sizeof of_text / sizeof *of_text; i++)
+        if (args_has(a, of_text[i]))
+            return err_set(
+                ERR_USAGE,
+                "%s belongs to an expression and none is given: give one or leave it out",
+                of_text[i]);
     if (args_has(a, "--import") && cuda_system_parse(args_text(a, "--device", "cpu")) >= 0)
         return err_set(ERR_USAGE,
                        "--device %s builds tiles and --import takes them from a file: "

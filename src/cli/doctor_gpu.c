@@ -8,22 +8,47 @@
 #include "core/arena.h"
 #include "core/str.h"
 #include "core/sysfile.h"
+#include "dev/cuda_libs.h"
+#include "dev/cuda_system.h"
 #include <stdio.h>
 #include <string.h>
 #include <unistd.h>
+
+enum { DEVICES = 32 };
 
 typedef struct answer {
     nvml_report report;
     err code;
     char why[700];
+    /* Without NVML, what the CUDA driver tells, which is another library. */
+    err driver_code;
+    char driver_why[700];
+    cuda_device devices[DEVICES];
+    int n_devices;
 } answer;
+
+static void look_driver(answer *a) {
+    shared_lib l;
+    a->driver_code = cuda_libs_open(&l, CUDA_LIBS_DRIVER);
+    if (!a->driver_code) {
+        snprintf(a->report.cuda, sizeof a->report.cuda, "%.15s", l.version);
+        shared_lib_close(&l);
+        a->driver_code = cuda_system_here(a->devices, DEVICES, &a->n_devices);
+    }
+    if (a->driver_code) snprintf(a->driver_why, sizeof a->driver_why, "%s", err_text());
+}
 
 static void look(void *ctx, void *out) {
     answer *a = out;
     (void)ctx;
     a->code = nvml_read(&a->report);
     if (a->code) snprintf(a->why, sizeof a->why, "%s", err_text());
+    if (a->code == ERR_IO) look_driver(a);
 }
+
+static const char to_container[] =
+    "give the container the driver's libraries (docker: --gpus all, with "
+    "NVIDIA_DRIVER_CAPABILITIES=compute,utility), or take the driver's folder into LD_LIBRARY_PATH";
 
 /* No NVML: the kernel's side may still be there, as in a container that was given devices and no driver files. */
 static void say_absent(json_t *list, const doctor_roots *roots) {
@@ -31,13 +56,29 @@ static void say_absent(json_t *list, const doctor_roots *roots) {
     if (sysfile_line(roots->proc, "driver/nvidia/version", "NVRM version:", version,
                      sizeof version))
         doctor_finding_say(
-            list, "GPU",
-            "give the container the driver's libraries (docker: --gpus all, with "
-            "NVIDIA_DRIVER_CAPABILITIES=compute,utility), or take the driver's folder "
-            "into LD_LIBRARY_PATH",
+            list, "GPU", to_container,
             "the kernel has an NVIDIA driver (%s), and libnvidia-ml.so.1 is not found", version);
     else
         doctor_finding_add(list, "GPU", "no NVIDIA GPU and no driver here: runs use the CPU", NULL);
+}
+
+/* GPUs that can be computed on and whose memory nobody tells of, as in a container that was given "compute" alone. */
+static void say_driver_alone(json_t *list, json_t *devices, const answer *a) {
+    char name[24], bytes[24];
+    doctor_finding_say(list, "GPU", to_container,
+                       "the CUDA driver is here and libnvidia-ml.so.1 is not found, so who holds "
+                       "the memory of GPUs is not known");
+    if (a->driver_code) doctor_finding_error(list, "GPU", a->driver_why);
+    for (int i = 0; i < a->n_devices; i++) {
+        const cuda_device *d = &a->devices[i];
+        snprintf(name, sizeof name, "cuda:%d", i);
+        doctor_finding_say(list, name, NULL, "%s, compute capability %d.%d, %s", d->name, d->major,
+                           d->minor, str_bytes((double)d->bytes, bytes));
+        json_array_append_new(
+            devices, json_pack("{s:s, s:s, s:n, s:I, s:n, s:n, s:[], s:n}", "name", name, "model",
+                               d->name, "driver", "memory_total", (json_int_t)d->bytes,
+                               "memory_used", "hidden_bytes", "holders", "peers"));
+    }
 }
 
 static int can_be_seen(const doctor_roots *roots, unsigned pid) {
@@ -150,11 +191,14 @@ int doctor_gpu_look(json_t *list, json_t *devices, const doctor_roots *roots, ch
     }
     child_look(look, NULL, a, sizeof *a, fault);
     const nvml_report *r = &a->report;
-    int driver = !fault[0] && a->code != ERR_IO;
+    int driver = !fault[0] && (a->code != ERR_IO || a->driver_code != ERR_IO);
     if (fault[0]) {
-        doctor_finding_say(list, "GPU",
-                           "reinstall the NVIDIA driver, or reboot if it was just updated",
-                           "asking NVML (libnvidia-ml.so.1) %s", fault);
+        doctor_finding_say(
+            list, "GPU", "reinstall the NVIDIA driver, or reboot if it was just updated",
+            "asking the driver (libnvidia-ml.so.1, without it libcuda.so.1) %s", fault);
+    } else if (a->code == ERR_IO && driver) {
+        snprintf(cuda, 16, "%s", r->cuda);
+        say_driver_alone(list, devices, a);
     } else if (a->code == ERR_IO) {
         say_absent(list, roots);
     } else if (a->code) {

@@ -1,4 +1,5 @@
-/* NVIDIA GPUs for doctor: what NVML tells of devices, driver, memory and its holders, and which devices reach each other.
+/* NVIDIA GPUs for doctor: what NVML tells of devices, driver, memory and its holders, and which devices reach each other;
+ * without NVML, the devices that the CUDA driver tells.
  *
  * The look is taken in a child, since a broken driver may hang or crash. Memory that no listed process accounts for is
  * said to be held by processes that cannot be seen from here. */

@@ -73,6 +73,17 @@ static err read_array(const st_file *f, int i, int64_t *entries, int64_t lines, 
     return ERR_OK;
 }
 
+/* Arrays come in pairs; those of partial tiles by queries are needed. */
+static err check_pairs(const st_file *f, const int32_t *const *x) {
+    for (int i = 0; i < ARRAYS; i++)
+        if (!x[i] && (i < 2 || x[i ^ 1]))
+            return err_set(ERR_FORMAT, "%s: tensor '%s' is missing; %s", safetensors_path(f),
+                           names[i],
+                           i < 2 ? "kv_num_blocks and kv_indices are needed"
+                                 : "counts and indices come in pairs");
+    return ERR_OK;
+}
+
 err mask_lists_read(block_mask *out, const st_file *file, size_t budget, arena *a) {
     const int32_t *x[ARRAYS];
     int64_t v[NUMBERS], entries[2] = {0, 0};
@@ -81,6 +92,7 @@ err mask_lists_read(block_mask *out, const st_file *file, size_t budget, arena *
     for (int i = 0; i < ARRAYS; i++)
         TRY(read_array(file, i, entries, i < 4 ? q_tiles : kv_tiles, i < 4 ? kv_tiles : q_tiles, a,
                        &x[i]));
+    TRY(check_pairs(file, x));
     const blockmask_lists l = {.batch = entries[0],
                                .heads = entries[1],
                                .q_len = v[0],

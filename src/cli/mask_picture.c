@@ -1,6 +1,6 @@
 /* From a block mask's runs to cells of a picture. A cell joins k x k tiles where there are more tiles than the picture
  * has room for: it is empty or full only when all of them are. Small masks are evaluated one cell at a
- * time, so that what the expression says is seen and not only its tiles. */
+ * time, so that what the expression says is seen and not only its tiles; without an expression tiles are all there is. */
 #include "cli/mask_picture.h"
 #include "report/tile_map.h"
 #include <ctype.h>
@@ -88,7 +88,10 @@ static err caption(const block_mask *m, const captures *c, int64_t join_q, int64
                    int by_cell, int panels, str *out) {
     char n[3][32];
     int64_t all = m->batch * m->heads;
-    TRY(mask_picture_caption(c, out));
+    if (c->program)
+        TRY(mask_picture_caption(c, out));
+    else
+        TRY(str_printf(out, "tiles from a file\n"));
     TRY(str_printf(out, "%s queries x %s keys, tiles of %d x %d\n", str_thousands(m->q_len, n[0]),
                    str_thousands(m->kv_len, n[1]), m->tile_q, m->tile_kv));
     TRY(str_printf(out, "%s empty, %s partial, %s full tiles%s\n", str_thousands(m->empty, n[0]),
@@ -167,7 +170,7 @@ static err make_map(const block_mask *m, const captures *c, int64_t by_cell, int
 }
 
 err mask_picture_png(const block_mask *m, const captures *c, const char *path, arena *mem) {
-    int by_cell = m->q_len <= MASK_PICTURE_CELLS && m->kv_len <= MASK_PICTURE_CELLS;
+    int by_cell = c->program && m->q_len <= MASK_PICTURE_CELLS && m->kv_len <= MASK_PICTURE_CELLS;
     int64_t all = m->batch * m->heads;
     int panels = all < TILE_MAP_MAX_PANELS ? (int)all : TILE_MAP_MAX_PANELS;
     int64_t most = panels > 1 ? TILE_MAP_MAX_CELLS / 2 : TILE_MAP_MAX_CELLS;
@@ -188,11 +191,23 @@ err mask_picture_png(const block_mask *m, const captures *c, const char *path, a
     return e;
 }
 
+static int64_t columns(const char *s) { /* of UTF-8 */
+    int64_t n = 0;
+    for (; *s; s++) n += ((unsigned char)*s & 0xc0) != 0x80;
+    return n;
+}
+
+/* Two remarks below a map: on one line where that is wide enough. */
+static err remark(str *out, int width, const char *first, const char *second) {
+    const char *between = columns(first) + 2 + columns(second) <= width ? "; " : "\n";
+    return str_printf(out, "%s%s%s\n", first, between, second);
+}
+
 err mask_picture_text(const block_mask *m, const captures *c, int width, arena *mem, str *out) {
-    char s[32], n[2][32];
+    char s[32], n[2][32], line[2][96];
     int64_t room = width - 5 - (int64_t)strlen(str_thousands(c->env.q0 + m->q_len, s));
     if (room < 8) room = 8;
-    int by_cell = m->q_len <= MASK_PICTURE_LINES && m->kv_len <= room;
+    int by_cell = c->program && m->q_len <= MASK_PICTURE_LINES && m->kv_len <= room;
     int64_t join_q = ceil_div(m->q_tiles, MASK_PICTURE_LINES),
             join_kv = ceil_div(m->kv_tiles, room);
     tile_map map;
@@ -204,13 +219,15 @@ err mask_picture_text(const block_mask *m, const captures *c, int width, arena *
     TRY(make_map(m, c, by_cell, join_q, join_kv, 1, 0, mem, &map));
     TRY(tile_map_text(&map, 0, width, out));
     if (!map.rows || !map.cols) return ERR_OK;
-    if (m->batch * m->heads > 1)
-        TRY(str_printf(out, "the first of %s batches x heads; --png draws up to %d\n",
-                       str_thousands(m->batch * m->heads, n[0]), TILE_MAP_MAX_PANELS));
+    if (m->batch * m->heads > 1) {
+        snprintf(line[0], sizeof line[0], "the first of %s batches x heads",
+                 str_thousands(m->batch * m->heads, n[0]));
+        snprintf(line[1], sizeof line[1], "--png draws up to %d", TILE_MAP_MAX_PANELS);
+        TRY(remark(out, width, line[0], line[1]));
+    }
     if (by_cell) return str_printf(out, "\u2588 visible, blank hidden\n");
-    return str_printf(
-        out,
-        "\u2588 full, \u2591 partial, blank empty; a square stands for %s x %s cells (queries x keys)\n",
-        str_thousands(map.q_step < m->q_len ? map.q_step : m->q_len, n[0]),
-        str_thousands(map.kv_step < m->kv_len ? map.kv_step : m->kv_len, n[1]));
+    snprintf(line[0], sizeof line[0], "a square is %s x %s cells (q x kv)",
+             str_thousands(map.q_step < m->q_len ? map.q_step : m->q_len, n[0]),
+             str_thousands(map.kv_step < m->kv_len ? map.kv_step : m->kv_len, n[1]));
+    return remark(out, width, "\u2588 full, \u2591 partial, blank empty", line[0]);
 }

@@ -493,7 +493,7 @@ static err check_decls(const parser *p) {
         if (e || t.kind != TOKEN_NAME || d->name[t.n])
             return err_set(ERR_USAGE,
                            "captured value `%.60s`: a name has letters, digits and `_` "
-                           "only and starts with a letter",
+                           "only and begins with no digit",
                            d->name);
         if (is_reserved(&t))
             return err_set(ERR_USAGE,

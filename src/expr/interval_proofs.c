@@ -177,6 +177,28 @@ static void prove_loads(prover *p, const interval_box *d, interval_proofs *out) 
     }
 }
 
+/* What a program computes and the loads in it that leave are told from the same cells, so the second must not change where the first
+ * does not: a load that is not proven inside counts with its indices, and with the conditions that may guard it. */
+static void count_node(const prover *p, int id, interval_proofs *out) {
+    out->by_batch |= p->uses[id] & 1;
+    out->by_head |= p->uses[id] >> 1 & 1;
+    out->diagonal &= p->stays[id];
+}
+
+static void prove_leaving(const prover *p, interval_proofs *out) {
+    const ir_prog *prog = &p->t->prog;
+    if (out->inside == p->n) return;
+    for (int l = 0; l < p->n; l++) {
+        const ir_node *n = &prog->node[p->node[l]];
+        if (p->load[l].place == INTERVAL_INSIDE) continue;
+        for (int i = 0; i < n->n_args; i++) count_node(p, n->arg[i], out);
+    }
+    for (int i = 0; i < prog->n; i++) {
+        const ir_node *n = &prog->node[i];
+        if (n->op == IR_AND || n->op == IR_OR || n->op == IR_SELECT) count_node(p, n->arg[0], out);
+    }
+}
+
 err interval_prove(interval_proofs *out, const interval_tables *t, const interval_box *domain,
                    arena *a) {
     prover p = {.t = t};
@@ -202,6 +224,7 @@ err interval_prove(interval_proofs *out, const interval_tables *t, const interva
     }
     prove_values(&p, domain, out);
     prove_loads(&p, domain, out);
+    prove_leaving(&p, out);
     out->load = p.load;
     out->n_loads = p.n;
     return ERR_OK;

@@ -27,8 +27,8 @@ typedef struct interval_proofs {
     const interval_load *load; /* every load of the program, in the order of its operations */
     int n_loads, inside, left; /* loads; proven inside; proven outside */
     int fits_32;               /* every integer and every place in an array stays within 32 bits */
-    int by_batch, by_head;     /* the mask may change with b, with h */
-    int diagonal;              /* it depends on q and kv through q - kv alone, or on neither */
+    int by_batch, by_head;     /* the mask, or where its loads leave, may change with b, with h */
+    int diagonal;              /* both depend on q and kv through q - kv alone, or on neither */
 } interval_proofs;
 
 /* Over all cells of domain, which must not be empty. Memory from a. */

@@ -33,6 +33,7 @@ typedef struct block_mask {
     int no_empty_row;             /* every query row sees at least one key: proven or counted */
     interval_proofs proofs; /* over all cells; names of arrays in it belong to the expression */
     int may_leave; /* some load is not proven inside its array in a visible or evaluated cell */
+    int given;     /* read from lists: nothing was proven, and flags say the cautious thing */
 } block_mask;
 
 typedef struct block_mask_args {

@@ -34,6 +34,10 @@ err blockmask_explain(const block_mask *m, str *out) {
         (long long)m->batch, (long long)m->heads, (long long)m->row_start[rows],
         (long long)m->col_start[cols], str_bytes((double)m->bytes, bytes),
         str_bytes((double)m->peak_bytes, peak), m->build_ms));
+    if (m->given)
+        return str_printf(out,
+                          "  read from lists: rows that see nothing, loads and what it changes "
+                          "with are not known\n");
     TRY(str_printf(out, "  rows that see nothing: %s\n", m->no_empty_row ? "none" : "some"));
     TRY(str_printf(
         out,

@@ -196,7 +196,7 @@ static err start_import(const blockmask_lists *l, block_mask *m) {
                       .tile_kv = l->tile_kv};
     m->q_tiles = (l->q_len + l->tile_q - 1) / l->tile_q;
     m->kv_tiles = (l->kv_len + l->tile_kv - 1) / l->tile_kv;
-    m->may_leave = 1;
+    m->given = m->may_leave = 1;
     m->proofs.by_batch = m->proofs.by_head = 1;
     if (m->q_tiles <= INT32_MAX / 2 && m->kv_tiles <= INT32_MAX / 2) return ERR_OK;
     return err_set(ERR_REFUSED, "block mask: %lld x %lld tiles are more than 2^30 along one side",
@@ -259,6 +259,60 @@ err blockmask_export(blockmask_lists *out, const block_mask *m, arena *a) {
 
 static int64_t entry_of(const block_mask *m, int64_t b, int64_t h) {
     return (m->batch == 1 ? 0 : b) * m->heads + (m->heads == 1 ? 0 : h);
+}
+
+typedef struct one_side {
+    const int64_t *start;
+    const block_run *run;
+    int64_t n; /* lines of an entry */
+} one_side;
+
+static int64_t runs_of_entry(const one_side *x, int64_t entry) {
+    return x->start[(entry + 1) * x->n] - x->start[entry * x->n];
+}
+
+/* Runs of all entries of `to`; adds their bytes to to->bytes. */
+static err spread_side(block_mask *to, const block_mask *from, const one_side *x, size_t budget,
+                       const int64_t **start, const block_run **run, arena *a) {
+    const int64_t entries = to->batch * to->heads;
+    int64_t runs = 0, *s, at = 0;
+    block_run *r;
+    for (int64_t e = 0; e < entries; e++)
+        runs += runs_of_entry(x, entry_of(from, e / to->heads, e % to->heads));
+    to->bytes += ((size_t)(entries * x->n) + 1) * sizeof *s + (size_t)runs * sizeof *r;
+    TRY(afford(to->bytes, budget));
+    TRY(arena_alloc_raw(a, (size_t)(entries * x->n) + 1, sizeof *s, &s));
+    TRY(arena_alloc_raw(a, (size_t)runs, sizeof *r, &r));
+    for (int64_t e = 0; e < entries; e++) {
+        const int64_t old = entry_of(from, e / to->heads, e % to->heads),
+                      first = x->start[old * x->n], n = runs_of_entry(x, old);
+        for (int64_t i = 0; i < x->n; i++) s[e * x->n + i] = at + x->start[old * x->n + i] - first;
+        if (n) memcpy(r + at, x->run + first, (size_t)n * sizeof *r);
+        at += n;
+    }
+    s[entries * x->n] = at;
+    *start = s;
+    *run = r;
+    return ERR_OK;
+}
+
+err blockmask_spread(block_mask *out, const block_mask *m, int64_t batch, int64_t heads,
+                     size_t budget, arena *a) {
+    const one_side rows = {m->row_start, m->row_run, m->q_tiles},
+                   columns = {m->col_start, m->col_run, m->kv_tiles};
+    const double least =
+        (double)batch * (double)heads * (double)(m->q_tiles + m->kv_tiles) * sizeof *m->row_start;
+    block_mask x = *m;
+    if (!budget) budget = DEFAULT_BUDGET;
+    if (least > (double)budget) return afford(least < 0x1p62 ? (size_t)least : SIZE_MAX, budget);
+    x.batch = batch, x.heads = heads;
+    x.bytes = 0, x.full = x.partial = 0;
+    TRY(spread_side(&x, m, &rows, budget, &x.row_start, &x.row_run, a));
+    TRY(spread_side(&x, m, &columns, budget, &x.col_start, &x.col_run, a));
+    x.peak_bytes = x.bytes;
+    count_tiles(&x);
+    *out = x;
+    return ERR_OK;
 }
 
 /* Kind of tile k at or behind run *r of a line; moves *r on. */

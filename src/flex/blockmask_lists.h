@@ -31,6 +31,9 @@ MUST_CHECK err blockmask_export(blockmask_lists *out, const block_mask *m, arena
  * although cells differ. Tiles listed as partial are never wrong; *loose (or NULL) counts those that need not be. */
 MUST_CHECK err blockmask_check(const block_mask *given, const block_mask_args *args,
                                int64_t *loose);
+/* The same mask with entries of their own for all of batch and heads, each 1 in m or as there. budget as above. Memory from a. */
+MUST_CHECK err blockmask_spread(block_mask *out, const block_mask *m, int64_t batch, int64_t heads,
+                                size_t budget, arena *a);
 /* ERR_SHAPE with both extents when a mask was built for other lengths, batch or heads than the tensors have. */
 MUST_CHECK err blockmask_fits(const block_mask *m, int64_t batch, int64_t heads, int64_t q_len,
                               int64_t kv_len);

@@ -24,8 +24,10 @@ static err check_dim(const char *what, int64_t d) {
                    what, (long long)d);
 }
 
+static int is_tile(int32_t t) { return t >= 8 && t <= MAX_TILE && t % 8 == 0; }
+
 static err check_tile(const char *what, int32_t t) {
-    if (t == 0 || (t >= 8 && t <= MAX_TILE && t % 8 == 0)) return ERR_OK;
+    if (t == 0 || is_tile(t)) return ERR_OK;
     return err_set(
         ERR_RANGE,
         "attention: %s is %d; give a multiple of 8 from 8 to %d, or 0 to let the plan choose", what,
@@ -271,6 +273,19 @@ static err choose_reference(int *on) {
     return err_set(ERR_USAGE, "PACELINE_REFERENCE is '%s'; it must be 0 or 1", text);
 }
 
+/* Tiles that are listed once for all batch entries or heads, and cells of theirs that the expression decides for each: what is
+ * evaluated once for all that share an entry needs entries of their own. */
+static err take_given(flex_plan *p, arena *a) {
+    const flex_problem *q = &p->p;
+    const block_mask *m = q->blocks;
+    const unsigned uses = m->given && m->partial ? expr_uses(q->mask) : 0;
+    const int64_t batch = uses & 1u ? q->batch : m->batch,
+                  heads = uses & 2u ? q->q_heads : m->heads;
+    p->mask = *m;
+    if (batch == m->batch && heads == m->heads) return ERR_OK;
+    return blockmask_spread(&p->mask, m, batch, heads, q->mask_budget, a);
+}
+
 /* Given tiles are taken as they are, when they are of these tensors; else they are built from the expression. */
 static err make_mask(flex_plan *p, arena *a, dev *d) {
     flex_problem *q = &p->p;
@@ -284,14 +299,18 @@ static err make_mask(flex_plan *p, arena *a, dev *d) {
                        "PACELINE_REFERENCE is 1, and the plain definition knows expressions only, "
                        "not given tiles; unset it or build the mask from its expression");
     TRY(blockmask_fits(q->blocks, q->batch, q->q_heads, q->q_len, q->kv_len));
-    TRY(check_tile("the mask's tile of queries", q->blocks->tile_q));
-    TRY(check_tile("the mask's tile of keys", q->blocks->tile_kv));
+    if (!is_tile(q->blocks->tile_q) || !is_tile(q->blocks->tile_kv))
+        return err_set(
+            ERR_RANGE,
+            "attention: the given mask has tiles of %d x %d cells; make it with multiples "
+            "of 8 from 8 to %d",
+            q->blocks->tile_q, q->blocks->tile_kv, MAX_TILE);
     if (q->blocks->partial && !q->mask)
         return err_set(
             ERR_USAGE,
             "attention: %lld of the given tiles are partial; give the expression that decides their cells",
             (long long)q->blocks->partial);
-    p->mask = *q->blocks;
+    TRY(take_given(p, a));
     q->tile_q = p->mask.tile_q, q->tile_kv = p->mask.tile_kv;
     return ERR_OK;
 }

@@ -19,6 +19,7 @@ typedef struct walk {
     int64_t *place;         /* [sites] */
     char *seen;             /* [S] */
     flex__left bad;         /* the first visible score that is NaN or +inf */
+    flex__left steep;       /* the first one through which no finite gradient passes */
 } walk;
 
 static void note_left(flexref_data *x, int flag, const int64_t cell[4]) {
@@ -49,7 +50,7 @@ static double score_row(walk *w, int64_t b, int64_t h, int64_t i) {
             w->s[j] = expr_grad_eval(w->grad, p->score_env, b, h, i, j, w->raw[j], NULL, NULL, NULL,
                                      &flag);
             note_left(w->x, flag, cell);
-            if (!(w->s[j] < (double)INFINITY))
+            if (!((float)w->s[j] < INFINITY)) /* as a float: what scores are */
                 flex__report(&w->bad, cell, (float)w->s[j], (float)w->raw[j]);
         }
         if (w->s[j] > top) top = w->s[j];
@@ -84,10 +85,13 @@ static double through_score(walk *w, int64_t b, int64_t h, int64_t i, int64_t j,
     if (!w->grad || ds == 0.0) return scale * ds; /* nothing in, nothing out, whatever the slope */
     (void)expr_grad_eval(w->grad, w->p->score_env, b, h, i, j, w->raw[j], &slope, w->site, w->place,
                          NULL);
+    int finite = isfinite((float)(scale * ds * slope));
     for (int k = 0; k < expr_grad_sites(w->grad); k++) {
-        if (w->place[k] >= 0)
-            w->x->d_capture[expr_grad_capture(w->grad, k)][w->place[k]] += ds * w->site[k];
+        if (w->place[k] < 0) continue;
+        finite &= isfinite((float)(ds * w->site[k]));
+        w->x->d_capture[expr_grad_capture(w->grad, k)][w->place[k]] += ds * w->site[k];
     }
+    if (!finite) flex__report(&w->steep, (const int64_t[4]){b, h, i, j}, NAN, (float)w->raw[j]);
     return scale * ds * slope;
 }
 
@@ -135,8 +139,10 @@ static err prepare(walk *w, arena *a) {
 }
 
 static err each_row(const flex_problem *p, flexref_data *x, row_fn fn) {
-    walk w = {.p = p, .x = x, .bad.lock = PTHREAD_MUTEX_INITIALIZER};
-    const flex__left none = {0};
+    walk w = {.p = p,
+              .x = x,
+              .bad.lock = PTHREAD_MUTEX_INITIALIZER,
+              .steep.lock = PTHREAD_MUTEX_INITIALIZER};
     arena *a;
     err e = ERR_OK;
     TRY(flex__check_sinks(p));
@@ -148,7 +154,7 @@ static err each_row(const flex_problem *p, flexref_data *x, row_fn fn) {
             for (int64_t i = 0; i < p->q_len; i++) fn(&w, b, h, i);
         }
     }
-    e = flex__scores_tell(&w.bad, &none);
+    e = flex__scores_tell(&w.bad, &w.steep);
 out:
     arena_destroy(a);
     return e;

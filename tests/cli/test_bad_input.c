@@ -120,12 +120,65 @@ static void masks_point_at_the_fault(void **state) {
     expect(1, "given as empty");
     RUN("mask", "q >= kv", "--q", "300", "--kv", "301", "--import", at("tiles.safetensors"));
     expect(1, "300 queries and 300 keys");
-    RUN("mask", "--import", at("tiles.safetensors"), "--map");
-    expect(2, "need the expression");
+    RUN("mask", "--import", at("tiles.safetensors"), "--q", "300", "--kv", "299");
+    expect(1, "300 queries and 300 keys, the tensors have 300 and 299");
+    RUN("mask", "--import", at("tiles.safetensors"), "--tile", "64");
+    expect(1, "--tile is 64 and the file's tiles are 128 x 128");
+    RUN("mask", "q >= kv", "--q", "300", "--kv", "300", "--import", at("tiles.safetensors"),
+        "--tile", "64");
+    expect(1, "--tile is 64 and the file's tiles are 128 x 128");
+    RUN("mask", "h == 0", "--heads", "3", "--q", "300", "--kv", "300", "--export",
+        at("heads.safetensors"));
+    assert_int_equal(r.code, 0);
+    RUN("mask", "--import", at("heads.safetensors"), "--heads", "2");
+    expect(1, "batch 1 and 3 heads, the tensors have batch 1 and 2 heads");
+    RUN("mask", "--import", at("heads.safetensors"), "--heads", "3", "--batch", "5");
+    assert_int_equal(r.code, 0);
+    static const char *const of_text[][2] = {
+        {"--let", "n=3"}, {"--in", "tiles.safetensors"}, {"--q0", "8"}, {"--kv0", "8"}};
+    for (int i = 0; i < 4; i++) {
+        RUN("mask", "--import", at("tiles.safetensors"), of_text[i][0], of_text[i][1]);
+        expect(2, "belongs to an expression and none is given");
+    }
     RUN("attend", "--random", "1,3,2,8,8,16", "--mask", "q >= kv");
     expect(1, "3");
     RUN("attend", "--random", "1,2,1,8,8,12");
     expect(1, "multiple of 8");
+    RUN("attend", "--random", "1,32,8,4294967296,8,128");
+    expect(1, "the tensors of this problem take 129 TiB and ");
+    RUN("attend", "--random", "4294967296,4294967296,4294967296,1,1,8", "--backward");
+    expect(1, "the tensors of this problem take ");
+}
+
+/* Tiles from a file that lacks an array: a fault of the file, told with the array's name. */
+static void lists_of_tiles_come_in_pairs(void **state) {
+    (void)state;
+    static const int32_t one[1] = {1}, zero[1] = {0};
+    static const tensor t[] = {{"kv_num_blocks", DT_I32, 3, {1, 1, 1}, one},
+                               {"kv_indices", DT_I32, 4, {1, 1, 1, 1}, zero},
+                               {"full_kv_num_blocks", DT_I32, 3, {1, 1, 1}, zero},
+                               {"q_num_blocks", DT_I32, 3, {1, 1, 1}, one}};
+    static const struct {
+        int first, n;
+        const char *says;
+    } cases[] = {{0, 1, "'kv_indices' is missing; kv_num_blocks and kv_indices are needed"},
+                 {1, 1, "'kv_num_blocks' is missing; kv_num_blocks"},
+                 {0, 3, "'full_kv_indices' is missing; counts and indices come in pairs"}};
+    static const char *const meta[][2] = {
+        {"q_len", "8"}, {"kv_len", "8"}, {"block_q", "8"}, {"block_kv", "8"}};
+    assert_int_equal(safetensors_write(at("pairs.st"), t, 2, meta, 4), 0);
+    RUN("mask", "--import", at("pairs.st"));
+    assert_true(r.code == 0 && strstr(r.text, "0 empty, 1 partial, 0 full"));
+    for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
+        assert_int_equal(safetensors_write(at("pairs.st"), t + cases[i].first, cases[i].n, meta, 4),
+                         0);
+        RUN("mask", "--import", at("pairs.st"));
+        expect(1, cases[i].says);
+    }
+    const tensor q[] = {t[0], t[1], t[3]};
+    assert_int_equal(safetensors_write(at("pairs.st"), q, 3, meta, 4), 0);
+    RUN("mask", "--import", at("pairs.st"));
+    expect(1, "'q_indices' is missing; counts and indices come in pairs");
 }
 
 static void recipes_point_at_the_fault(void **state) {
@@ -447,6 +500,7 @@ int main(void) {
         cmocka_unit_test(outputs_are_tried_first),
         cmocka_unit_test(usage_errors_have_code_2),
         cmocka_unit_test(masks_point_at_the_fault),
+        cmocka_unit_test(lists_of_tiles_come_in_pairs),
         cmocka_unit_test(recipes_point_at_the_fault),
         cmocka_unit_test(files_are_named),
         cmocka_unit_test(other_models_are_refused_by_name),

@@ -278,6 +278,29 @@ static void broken_drivers(void **state) {
     json_decref(root);
 }
 
+/* libcuda without libnvidia-ml: the devices can be computed on, so they are told. */
+static void a_driver_without_nvml(void **state) {
+    (void)state;
+    char path[900];
+    if (access("/dev/nvidiactl", F_OK) == 0) skip(); /* NVML is here and cannot be taken away */
+    stubs_link(&dir, "driver", "libcuda.so.1", "cuda_13");
+    variable(path, "LD_LIBRARY_PATH", "driver", NULL);
+    json_t *root = doctor((const char *const[]){path, NULL});
+    SAYS(root, "GPU", "who holds the memory of GPUs is not known",
+         "NVIDIA_DRIVER_CAPABILITIES=compute,utility");
+    SAYS(root, "cuda:0", "NVIDIA H200 of a stub, compute capability 9.0, 64 MiB", NULL);
+    SAYS(root, "cuda:1", "NVIDIA V100 of a stub", NULL);
+    assert_int_equal(integer(named(root, "devices", "cuda:0"), "memory_total") >> 20, 64);
+    assert_non_null(named(root, "devices", "cuda:1"));
+    json_decref(root);
+    root = doctor((const char *const[]){path, "STUB_CUDA_INIT=100", NULL});
+    SAYS(root, "GPU", "sees no GPU", "CUDA_VISIBLE_DEVICES");
+    json_decref(root);
+    root = doctor((const char *const[]){path, "STUB_CUDA_VERSION=11080", NULL});
+    SAYS(root, "GPU", "CUDA driver 11.8", "take");
+    json_decref(root);
+}
+
 /* Two versions, each order of the search path, with and without a preloaded copy. */
 static void b59_nccl_by_path_and_preload(void **state) {
     (void)state;
@@ -319,6 +342,7 @@ int main(void) {
         cmocka_unit_test(b59_headers_against_the_library),
         cmocka_unit_test(gpus_by_nvml),
         cmocka_unit_test(broken_drivers),
+        cmocka_unit_test(a_driver_without_nvml),
         cmocka_unit_test(b59_nccl_by_path_and_preload),
     };
     return cmocka_run_group_tests(tests, begin, end);

@@ -131,13 +131,60 @@ static void the_map_is_text(void **state) {
     RUN("mask", "q >= kv", "--q", "3", "--kv", "4", "--map", "--q0", "9", "--kv0", "8");
     expect(0, "        10\n     ┌────────┐\nq    │████    │\n   10│██████  │\n");
     RUN("mask", "q >= kv", "--q", "1", "--kv", "300", "--map");
-    expect(0, "a square stands for 1 x 128 cells");
+    expect(0, "a square is 1 x 128 cells");
     /* No more than 40 lines of cells, and 80 columns of three bytes at most. */
     RUN("mask", "q >= kv", "--q", "1000000", "--kv", "5000", "--map");
-    expect(0, "a square stands for");
+    expect(0, "a square is ");
     int lines = 0;
     for (const char *s = r.text; (s = strchr(s, '\n')); s++) lines++;
     assert_in_range(lines, 20, 52);
+}
+
+/* The width of a map's widest line, from its frame on. */
+static int widest(const char *text) {
+    int most = 0, n = 0, in_map = 0;
+    for (const char *s = strstr(text, "\n\n"); s && *s; s++) {
+        in_map |= *s != '\n';
+        n = *s == '\n' ? 0 : n + (((unsigned char)*s & 0xc0) != 0x80);
+        if (n > most) most = n;
+    }
+    assert_true(in_map);
+    return most;
+}
+
+/* Nothing of a map is wider than 80 columns where no terminal says its width, and remarks are not broken without need. */
+static void maps_fit_their_width(void **state) {
+    (void)state;
+    RUN("mask", "q >= kv + h", "--q", "200000", "--kv", "300000", "--heads", "12", "--map");
+    expect(0, "the first of 12 batches x heads; --png draws up to 6\n");
+    expect(0, "full, \u2591 partial, blank empty; a square is ");
+    assert_true(widest(r.text) <= 80);
+    RUN("mask", "q >= kv", "--q", "2000000000", "--kv", "3000000000", "--map", "--tile", "4096");
+    expect(0, "full, \u2591 partial, blank empty\na square is ");
+    assert_true(widest(r.text) <= 80);
+}
+
+/* Tiles from a file are drawn without an expression: as tiles, also where the mask is small. */
+static void tiles_from_a_file_are_drawn(void **state) {
+    (void)state;
+    tile_map m = {0};
+    char file[600];
+    snprintf(file, sizeof file, "%s", files_at(&dir, "tiles.safetensors"));
+    RUN("mask", "q >= kv", "--q", "40", "--kv", "24", "--tile", "8", "--export", file);
+    expect(0, "tiles");
+    RUN("mask", "--import", file, "--map", "--png", png, "--explain");
+    expect(0, "q   0│░░    │\n     │██░░  │\n     │████░░│\n     │██████│\n");
+    expect(0,
+           "read from lists: rows that see nothing, loads and what it changes with are not known");
+    png_back b = png_back_open(png);
+    png_box plot = png_back_box(&b, GRID);
+    for (int i = 0; i < 5; i++)
+        for (int j = 0; j < 3; j++)
+            assert_int_equal(cell_at(&b, plot, 5, 3, i, j),
+                             tile_map_colour(&m, i < j    ? TILE_MAP_EMPTY
+                                                 : i == j ? TILE_MAP_PARTIAL
+                                                          : TILE_MAP_FULL));
+    free(b.rgb);
 }
 
 static void weights_are_those_of_the_softmax(void **state) {
@@ -233,6 +280,8 @@ int main(void) {
         cmocka_unit_test(larger_masks_are_drawn_by_tiles),
         cmocka_unit_test(heads_become_panels),
         cmocka_unit_test(the_map_is_text),
+        cmocka_unit_test(maps_fit_their_width),
+        cmocka_unit_test(tiles_from_a_file_are_drawn),
         cmocka_unit_test(weights_are_those_of_the_softmax),
         cmocka_unit_test(long_rows_are_averaged),
         cmocka_unit_test(bad_requests_are_sentences),

@@ -386,6 +386,10 @@ static void folders_that_cannot_be_used(void **state) {
     assert_int_equal(mkdir(folder, 0700), 0);
     assert_int_equal(chmod(folder, 0777), 0);
     works_in_memory("others may write", "chmod 700");
+    assert_int_equal(chmod(folder, 0720), 0); /* a group's members are others too */
+    works_in_memory("others may write", "chmod 700");
+    assert_int_equal(chmod(folder, 0702), 0);
+    works_in_memory("others may write", "chmod 700");
     assert_int_equal(chmod(folder, 0700), 0);
     if (geteuid() == 0) { /* only root can give a folder away */
         assert_int_equal(chown(folder, 12345, (gid_t)-1), 0);

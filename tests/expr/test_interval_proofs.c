@@ -65,6 +65,11 @@ static void known_masks(void **state) {
         {"kv < grid[b, h] ", N, N, 1, 1, 0, 1, 1, 1},
         {"(h // 8 + 1) * q >= kv", N, N, 0, 0, 0, 1, 0, 0},
         {"(h < 9 ? q : b) >= kv", N, N, 0, 0, 0, 1, 0, 0},
+        /* always true, but where the load leaves changes with b, h */
+        {"doc[kv - h] < n", N, N, 1, 0, 1, 1, 0, 1},
+        {"doc[kv + 60 * b] < n", N, N, 1, 0, 0, 1, 1, 0},
+        {"doc[kv + 1] < n", N, N, 1, 0, 1, 1, 0, 0},
+        {"(h < 4 ? doc[kv + 1] : 5) < n", N, N, 1, 0, 1, 1, 0, 1},
     };
     arena *a;
     assert_ok(arena_create(&a, "proofs", 0));

@@ -279,6 +279,41 @@ static void loads_that_leave_are_found(void **state) {
     arena_destroy(a);
 }
 
+/* Values that are the same for all heads or along a diagonal do not hide a load that leaves in some of these cells only: 0
+ * stands for what is outside, as it does in the array. */
+static void loads_that_leave_change_no_value(void **state) {
+    (void)state;
+    static const struct {
+        const char *text, *cell;
+    } cases[] = {{"kv <= q && doc[kv] == doc[0]", "b=0 h=0 q=100 kv=100"},
+                 {"kv <= q && doc[q] == doc[0]", "b=0 h=0 q=100 kv=0"},
+                 {"kv <= q && kv < 100 && doc[kv + b] == 0", "b=1 h=0 q=99 kv=99"},
+                 {"kv < 100 && doc[kv + (h == 2 ? 1 : 0)] == 0", "b=0 h=2 q=0 kv=99"},
+                 {"kv < 100 && (h == 2 ? doc[kv + 1] : 0) == 0", "b=0 h=2 q=0 kv=99"}};
+    int32_t doc[100] = {0};
+    const expr_decl decl = {"doc", EXPR_INT, 1};
+    const expr_value value = {.type = DT_I32, .dim = {100}, .data = doc};
+    const expr_env env = {&value, 0, 0};
+    arena *a;
+    assert_ok(arena_create(&a, "masks", 0));
+    for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
+        block_mask b;
+        block_mask_args args = {.env = &env,
+                                .batch = 2,
+                                .heads = 3,
+                                .q_len = 150,
+                                .kv_len = 150,
+                                .tile_q = 16,
+                                .tile_kv = 16};
+        expr *e;
+        assert_ok(expr_compile(&e, EXPR_MASK, cases[i].text, &decl, 1));
+        args.mask = e;
+        assert_says(blockmask_build(&b, &args, a, NULL), ERR_RANGE, "visible cell", cases[i].cell);
+        expr_free(e);
+    }
+    arena_destroy(a);
+}
+
 /* Masks of q - kv alone are made from one row and one column of tiles: any length, ragged or not, with tables and heads. */
 static void masks_of_distance_alone(void **state) {
     (void)state;
@@ -347,6 +382,7 @@ int main(void) {
         cmocka_unit_test(equal_neighbours_become_one_box),
         cmocka_unit_test(every_allocation_may_fail),
         cmocka_unit_test(loads_that_leave_are_found),
+        cmocka_unit_test(loads_that_leave_change_no_value),
         cmocka_unit_test(masks_of_distance_alone),
         cmocka_unit_test(slices_shift_positions),
     };

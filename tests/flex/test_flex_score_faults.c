@@ -81,6 +81,7 @@ static void nan_and_infinity_are_named_with_their_first_cell(void **state) {
          "b 0, h 0, q 20, kv 19"},
         {"kv > q ? 0.0 / 0.0 : kv == 64 ? log(-1.0 - s * s) : s", "NaN", "b 0, h 0, q 64, kv 64"},
         {"exp(exp(exp(float(q + kv))))", "+inf", "b 0, h 0, q 1, kv 1"},
+        {"exp(float(q + kv))", "+inf", "b 0, h 0, q 45, kv 44"}, /* finite in double */
     };
     for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
         for (int threads = 1; threads <= 3; threads++) {
@@ -107,6 +108,16 @@ static void nan_and_infinity_are_named_with_their_first_cell(void **state) {
     }
 }
 
+/* So does the plain definition. */
+static void definition_names(attn_case *c, const char *cell) {
+    attn_result r = attn_result_new(c);
+    flex_io io = attn_io(c, &r);
+    assert_ok(flex_reference_forward(&c->p, &io));
+    assert_says(flex_reference_backward(&c->p, &io), ERR_NUMERIC, "gradient through the score",
+                cell);
+    attn_result_free(&r);
+}
+
 /* -inf hides a cell, and a row of nothing else is an empty row; slopes without a value are told apart. */
 static void minus_infinity_hides_and_steep_slopes_are_named(void **state) {
     (void)state;
@@ -126,6 +137,7 @@ static void minus_infinity_hides_and_steep_slopes_are_named(void **state) {
     assert_int_equal(x.forward, ERR_OK);
     assert_int_equal(x.backward, ERR_NUMERIC);
     says(x.text[2], "gradient through the score"), says(x.text[2], "b 0, h 1, q 33, kv 0");
+    definition_names(&c, "b 0, h 1, q 33, kv 0");
     attn_result_free(&x.r);
     expr_free(c.score.e);
     attn_score_real(&c.score, "x", 0.0); /* its own slope is infinite, that of s is not */
@@ -134,6 +146,7 @@ static void minus_infinity_hides_and_steep_slopes_are_named(void **state) {
     assert_int_equal(x.forward, ERR_OK);
     assert_int_equal(x.backward, ERR_NUMERIC);
     says(x.text[2], "gradient through the score"), says(x.text[2], "b 0, h 1, q 40, kv 0");
+    definition_names(&c, "b 0, h 1, q 40, kv 0");
     attn_result_free(&x.r);
     attn_case_free(&c);
     dev_close(d);

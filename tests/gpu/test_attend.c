@@ -110,6 +110,33 @@ static void draft_blocks_and_a_score(void **state) {
         "--let", "ctx=200", "--let", "bs=16", "--score", "20.0 * tanh(s / 20.0) + 0.25", NULL});
 }
 
+/* Rows whose scores are all far from 0, as those of padding are where scores hide cells by adding a large number; rows near the
+ * limit from where on the kernels subtract first; rows that find a usual score only after a step of far ones. */
+static void scores_that_are_far_from_zero(void **state) {
+    (void)state;
+    static const char *const scores[] = {
+        "q % 3 == 0 ? -3.0e38 : q % 3 == 1 ? -1.0e30 : s - 1.0e9",
+        "q % 3 == 0 ? 2.0e30 : q % 3 == 1 ? float(kv % 5) - 3000.0 : float(kv % 5) - 2800.0",
+        "kv < 64 + q % 9 ? -1.0e24 : s", "kv > 10 + q % 9 ? -3.0e38 : s"};
+    for (size_t i = 0; i < sizeof scores / sizeof scores[0]; i++)
+        compare((const char *const[]){"--random", emulated ? "1,2,1,60,100,64" : "1,4,2,200,300,64",
+                                      "--mask", "kv <= q + 50", "--score", scores[i], NULL});
+}
+
+/* The run's flags choose 64 bits where a product leaves 32, in the mask and in the score for themselves. */
+static void integers_beyond_32_bits(void **state) {
+    (void)state;
+    static const char wide[] = "(q * 1000003 * 1000003 + kv * 7) % 5",
+                      narrow[] = "(q + kv * 7) % 5";
+    char mask[100], score[100];
+    for (int i = 0; i < 2; i++) {
+        snprintf(mask, sizeof mask, "%s < 3 || kv == 0", i ? narrow : wide);
+        snprintf(score, sizeof score, "s + float(%s)", i ? wide : narrow);
+        compare((const char *const[]){"--random", emulated ? "1,1,1,40,70,16" : "1,4,2,200,300,64",
+                                      "--mask", mask, "--score", score, NULL});
+    }
+}
+
 static void it_explains_itself(void **state) {
     (void)state;
     if (!usable) skip();
@@ -127,6 +154,8 @@ int main(void) {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(causal_with_odd_lengths),
         cmocka_unit_test(draft_blocks_and_a_score),
+        cmocka_unit_test(scores_that_are_far_from_zero),
+        cmocka_unit_test(integers_beyond_32_bits),
         cmocka_unit_test(it_explains_itself),
     };
     return cmocka_run_group_tests(tests, set_up, tear_down);

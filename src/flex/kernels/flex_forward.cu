@@ -60,9 +60,16 @@ extern "C" __global__ void __launch_bounds__(THREADS, BLOCKS)
                     most = fmaxf(most, fmaxf(s[m][j][2 * r], s[m][j][2 * r + 1]));
                 most = fmaxf(most, __shfl_xor_sync(ALL, most, 1));
                 most = fmaxf(most, __shfl_xor_sync(ALL, most, 2));
-                const float base = most == -INFINITE ? 0.0f : most * factor;
-                const float keep = fast_exp2(__fmaf_rn(top[m][r], factor, -base));
+                float base = most == -INFINITE ? 0.0f : most * factor;
+                float keep = fast_exp2(__fmaf_rn(top[m][r], factor, -base));
                 float add = 0.0f;
+                if (IS_FAR(base)) {
+                    keep = fast_exp2((top[m][r] - most) * factor);
+                    base = 0.0f;
+#pragma unroll
+                    for (int j = 0; j < BN / 8; j++)
+                        s[m][j][2 * r] -= most, s[m][j][2 * r + 1] -= most;
+                }
 #pragma unroll
                 for (int j = 0; j < BN / 8; j++) {
 #pragma unroll
@@ -101,7 +108,9 @@ extern "C" __global__ void __launch_bounds__(THREADS, BLOCKS)
         all += __shfl_xor_sync(ALL, all, 1);
         all += __shfl_xor_sync(ALL, all, 2);
         if (q >= a.q_len) continue;
-        const float most = top[m][r] == -INFINITE ? -INFINITE : top[m][r] * factor * LN2;
+        const float power = top[m][r] * factor, most = top[m][r] == -INFINITE ? -INFINITE
+                                                       : IS_FAR(power)        ? top[m][r]
+                                                                              : power * LN2;
         float by = 0.0f;
         if (lane % 4 == 0) by = row_finish(&a, b, h, q, most, all);
         by = __shfl_sync(15u << (lane & 28), by, lane & 28);

@@ -65,6 +65,14 @@ PX_FN float score_factor(const flex_gpu_args *a) {
     return a->scale == 0.0f ? 1.0f : fabsf(a->scale) * LOG2E;
 #endif
 }
+/* Whether a power of 2 that exponents are taken relative to is so large that its rounding, 2^-24 of it, shows in them: with
+ * scores as expressions, which may hide cells by numbers like -1e30, it would be more than an exponent holds. Differences
+ * to it are then made in natural units and before the factor. */
+#if HAS_SCORE
+#define IS_FAR(power) (fabsf(power) > 4096.0f)
+#else
+#define IS_FAR(power) 0
+#endif
 /* Products to scores, up to the factor. */
 PX_FN void tile_scores(const flex_gpu_args *a, px_i64 b, px_i64 h, px_i64 row, px_i64 column, float s[MT][BN / 8][4]
 #if HAS_SLOPE
