@@ -118,11 +118,11 @@ static inline double ops_exp2(double x) {
 }
 
 static inline double ops_tanh(double x) {
-    x = 2.0 * ops_within(x, -20.0, 20.0);
-    double n = x * 1.4426950408889634 + OPS_ROUND, k = n - OPS_ROUND;
-    double r = (x - k * OPS_LN2_HI) - k * OPS_LN2_LO, power = ops_power(n);
+    double y = 2.0 * ops_within(x, -20.0, 20.0);
+    double n = y * 1.4426950408889634 + OPS_ROUND, k = n - OPS_ROUND;
+    double r = (y - k * OPS_LN2_HI) - k * OPS_LN2_LO, power = ops_power(n);
     double less_1 = (power - 1.0) + power * ops_expm1_near_0(r); /* e^2x - 1 */
-    return less_1 / (less_1 + 2.0);
+    return copysign(less_1 / (less_1 + 2.0), x);                 /* -0 stays */
 }
 
 static inline double ops_sigmoid(double x) { return 1.0 / (1.0 + ops_exp(-x)); }

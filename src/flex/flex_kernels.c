@@ -27,7 +27,9 @@ DEVICE_TEXT(flex_kernels__plain_backward_cu, "flex_plain_backward.cu");
 DEVICE_TEXT(flex_kernels__captures_cu, "flex_captures.cu");
 DEVICE_TEXT(flex_kernels__check_cu, "flex_check.cu");
 DEVICE_TEXT(flex_kernels__paged_args, "paged_args.h");
-DEVICE_TEXT(flex_kernels__paged_cu, "paged.cu");
+DEVICE_TEXT(flex_kernels__paged_common, "paged_common.cuh");
+DEVICE_TEXT(flex_kernels__paged_mma_cu, "paged_mma.cu");
+DEVICE_TEXT(flex_kernels__paged_plain_cu, "paged_plain.cu");
 DEVICE_TEXT(flex_kernels__blockmask_args, "blockmask_args.h");
 DEVICE_TEXT(flex_kernels__blockmask_leaves_cu, "blockmask_leaves.cu");
 DEVICE_TEXT(flex_kernels__blockmask_cells_cu, "blockmask_cells.cu");
@@ -126,7 +128,10 @@ err flex_kernels__put_paged(dtype type, int64_t dim, str *out) {
     TRY(put_head(&like, 0, 0, out));
     TRY(put(out, flex_kernels__common));
     TRY(put(out, flex_kernels__paged_args));
-    return put(out, flex_kernels__paged_cu);
+    TRY(put(out, flex_kernels__paged_common));
+    if (type == DT_F32) return put(out, flex_kernels__paged_plain_cu);
+    TRY(put(out, flex_kernels__mma));
+    return put(out, flex_kernels__paged_mma_cu);
 }
 
 err flex_kernels__put_leaves(str *out) {

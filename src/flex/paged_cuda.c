@@ -1,19 +1,29 @@
 /* Launches of paged decode attention: see paged_cuda.h.
  *
  * Grids follow the bounds of the shape; blocks beyond a sequence's rows or keys find nothing to do. Splits start at
- * multiples of PAGED_SPLIT, so what a row computes does not depend on the bounds. */
+ * multiples of a fixed length, so what a row computes does not depend on the bounds. */
 #include "flex/paged_cuda.h"
 #include "expr/expr_cuda.h"
 #include "flex/flex_cuda_private.h"
 #include "flex/paged.h"
 #include <stdio.h>
 
-enum { MOST_PARTS = 4 }; /* blocks that share the rows of a split */
+enum {
+    MOST_PARTS = 4, /* blocks that share the rows of a split */
+    PLAIN_ROWS =
+        4,     /* of a step of paged_plain.cu, whose blocks share them early: they only compute */
+    ROWS = 16, /* of a step of paged_mma.cu */
+    STEPS = 4, /* that a block of it makes before another shares them: each reads all keys */
+    WARPS = 4,
+    MMA_SPLIT = 128, /* keys of a split of paged_mma.cu; of paged_plain.cu PAGED_SPLIT */
+};
 
 struct paged_cuda {
     paged_cuda_shape shape;
     int splits, extra_splits;
     size_t part; /* bytes of partial outputs */
+    int resident;
+    unsigned shared; /* bytes of a split's block */
     module_function *split, *join;
 };
 
@@ -31,7 +41,8 @@ static err check(const paged_cuda_shape *s) {
         return err_set(ERR_SHAPE, "paged attention: keys are %s; BF16, F16 and F32 are supported",
                        dtype_name(s->type));
     if (s->seqs < 1 || s->rows < 1 || s->seq_rows < 1 || s->keys < 0 || s->extra < 0 ||
-        s->keys + s->extra > INT64_C(1) << 38 || s->seqs > 65535 || s->kv_heads > 16383)
+        s->keys + s->extra > INT64_C(1) << 38 || s->seqs > 65535 || s->kv_heads > 16383 ||
+        s->rows > INT32_MAX / s->q_heads)
         return err_set(
             ERR_RANGE,
             "paged attention: %lld sequences with %lld rows and %lld + %lld keys are out "
@@ -63,18 +74,31 @@ static err load(void *ctx, const kernel_spec *spec) {
     return module_get(&l->m, l->d, spec);
 }
 
+/* Shared memory of paged_mma.cu: queries and in their place weights, then keys and values, or either in one place. */
+static size_t split_bytes(int64_t dim, int resident) {
+    const size_t stride = (size_t)(dim + 63) / 64 * 64,
+                 first = stride > 2 * MMA_SPLIT ? stride : 2 * MMA_SPLIT;
+    return ROWS * first * 2 + (size_t)(resident ? 2 : 1) * MMA_SPLIT * stride * 2;
+}
+
 err paged_cuda_create(paged_cuda **out, dev *d, const paged_cuda_shape *shape, arena *a) {
     paged_cuda *p;
     loading l = {d, NULL};
     TRY(check(shape));
     TRY(arena_alloc(a, 1, sizeof *p, &p));
     p->shape = *shape;
-    p->splits = (int)((shape->keys + PAGED_SPLIT - 1) / PAGED_SPLIT);
-    p->extra_splits = (int)((shape->extra + PAGED_SPLIT - 1) / PAGED_SPLIT);
+    const int64_t split = shape->type == DT_F32 ? PAGED_SPLIT : MMA_SPLIT;
+    p->splits = (int)((shape->keys + split - 1) / split);
+    p->extra_splits = (int)((shape->extra + split - 1) / split);
     p->part = (size_t)(shape->rows * shape->q_heads * (p->splits + p->extra_splits) * shape->dim) *
               sizeof(float);
     TRY(paged_cuda_visit(shape->type, shape->dim, load, &l));
-    TRY(module_get_function(&p->split, l.m, "paged_split", 0));
+    if (shape->type != DT_F32) {
+        const size_t most = (size_t)dev_cuda_info(d)->shared_block;
+        p->resident = split_bytes(shape->dim, 1) <= most;
+        p->shared = (unsigned)split_bytes(shape->dim, p->resident);
+    }
+    TRY(module_get_function(&p->split, l.m, "paged_split", p->shared));
     TRY(module_get_function(&p->join, l.m, "paged_join", 0));
     *out = p;
     return ERR_OK;
@@ -95,18 +119,23 @@ err paged_cuda_run(const paged_cuda *p, dev_stream *s, dev_address seqs, int64_t
     paged_gpu_args g = {.seqs = (void *)(uintptr_t)seqs,
                         .k_pool = (void *)(uintptr_t)k_pool,
                         .v_pool = (void *)(uintptr_t)v_pool,
-                        .q_heads = x->q_heads,
-                        .kv_heads = x->kv_heads,
+                        .q_heads = (int)x->q_heads,
+                        .kv_heads = (int)x->kv_heads,
                         .scale = x->scale,
                         .splits = p->splits,
                         .extra_splits = p->extra_splits,
+                        .resident = p->resident,
                         .part = (void *)(uintptr_t)workspace,
                         .stats = (void *)(uintptr_t)(workspace + p->part)};
     void *const args[] = {&g};
     const unsigned splits = (unsigned)(p->splits + p->extra_splits), rows = (unsigned)x->seq_rows;
-    const int64_t pairs = x->seq_rows * (x->q_heads / x->kv_heads), steps = (pairs + 3) / 4;
+    const int64_t pairs = x->seq_rows * (x->q_heads / x->kv_heads),
+                  share = x->type == DT_F32 ? PLAIN_ROWS : ROWS * STEPS,
+                  steps = (pairs + share - 1) / share;
     const unsigned parts = steps < MOST_PARTS ? (unsigned)steps : MOST_PARTS;
-    const module_grid split = {{splits, (unsigned)n, (unsigned)x->kv_heads * parts}, {128}, 0},
+    const module_grid split = {{splits, (unsigned)n, (unsigned)x->kv_heads * parts},
+                               {32 * WARPS},
+                               p->shared},
                       join = {{(rows * (unsigned)x->q_heads + 3) / 4, (unsigned)n}, {128}, 0};
     if (splits) TRY(module_launch(p->split, s, &split, args));
     return module_launch(p->join, s, &join, args);

@@ -266,6 +266,7 @@ static void a_full_disk_can_be_cleared(void **state) {
     int n = fill(digest);
     snprintf(preload, sizeof preload, "LD_PRELOAD=%s", stubs_path("disk_full", stub));
     with(preload);
+    with("ASAN_OPTIONS=verify_asan_link_order=0:detect_leaks=1:allocator_may_return_null=1");
     RUN("warmup", "--arch", "sm_80");
     SAYS(1, folder, "is full", "could not be kept");
     RUN("cache", "verify");

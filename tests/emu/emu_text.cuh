@@ -31,7 +31,7 @@ unsigned char shared[EMU_DYNAMIC_BYTES] __attribute__((aligned(1024)));
 float expf(float), exp2f(float), logf(float), log2f(float), tanhf(float), fmaxf(float, float),
     fminf(float, float), fabsf(float), floorf(float), sqrtf(float), fmaf(float, float, float);
 double exp(double), exp2(double), log(double), sqrt(double), fabs(double), floor(double),
-    fma(double, double, double);
+    fma(double, double, double), copysign(double, double);
 
 static inline __attribute__((always_inline)) emu_api *emu_get() {
     emu_api *p;

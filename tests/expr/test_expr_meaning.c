@@ -138,6 +138,7 @@ static void floats(void **state) {
         1);
     holds("exp(0.0) == 1 && exp2(3) == 8 && log(1) == 0 && sqrt(q + 2) == 3 && rsqrt(4) == 0.5", 1);
     holds("tanh(0.0) == 0 && sigmoid(0.0) == 0.5 && abs(-2.5) == 2.5", 1);
+    holds("1.0 / tanh(0.0 * (kv - 3.0)) < 0 && 1.0 / tanh(-0.0) < 0 && 1.0 / tanh(0.0) > 0", 1);
     holds("16777217 == 16777216.0", 1); /* an integer becomes fp32 beside a float */
 }
 

@@ -11,9 +11,9 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
-#include <time.h>
 #include "expr/expr.h"
 #include "expr/interval.h"
+#include "support/numbers.h"
 #include "support/random_expr.h"
 
 enum { CTX = 203, N = 29, LENGTH = CTX + N * 16, ROUNDS = 500 };
@@ -68,15 +68,6 @@ static void make_setting(setting *s) {
     s->env = (expr_env){s->v, 0, 0};
 }
 
-static void seed(setting *s) {
-    struct timespec now;
-    clock_gettime(CLOCK_REALTIME, &now);
-    const char *fixed = getenv("RANDOM_EXPR_SEED");
-    s->state =
-        fixed ? strtoull(fixed, NULL, 10) : (uint64_t)now.tv_sec * 1000003u + (uint64_t)now.tv_nsec;
-    print_message("seed %llu\n", (unsigned long long)s->state);
-}
-
 static expr *compile(const char *text) {
     expr *e;
     if (expr_compile(&e, EXPR_MASK, text, decls, N_DECLS)) fail_msg("%s", err_text());
@@ -112,7 +103,7 @@ static void exact(const char *text, int64_t q_limit, int64_t kv_limit) {
     static setting s;
     int64_t kinds[3] = {0};
     arena *a;
-    seed(&s);
+    s.state = numbers_seed();
     expr *e = compile(text);
     assert_int_equal(arena_create(&a, "test", 0), ERR_OK);
     arena_mark mark = arena_get_mark(a);
@@ -197,7 +188,7 @@ static void slices_are_exact(void **state) {
         "bias[kv] > n",
         "bias[kv] < w"};
     arena *a;
-    seed(&s);
+    s.state = numbers_seed();
     make_setting(&s);
     assert_int_equal(arena_create(&a, "test", 0), ERR_OK);
     for (int i = 0; i < LONG; i++) {
@@ -238,7 +229,7 @@ static void dflash(void **state) {
     static setting s;
     int64_t decided = 0, uniform = 0;
     arena *a;
-    seed(&s);
+    s.state = numbers_seed();
     exact("kv >= ctx && (kv - ctx) // bs == q // bs", 0, 0);
     exact("kv < ctx && kv < anchor[q // bs]", 0, 0);
     exact("keep[q // bs] && kv < ctx", 0, 0);
@@ -306,7 +297,7 @@ static void check_cases(const setting *s, const verdict_case *c, size_t n) {
 static void guards_prove_loads(void **state) {
     (void)state;
     static setting s;
-    seed(&s);
+    s.state = numbers_seed();
     make_setting(&s);
     CASES(&s, {"doc[kv] >= 0", 0, 9, 0, LENGTH - 1, INTERVAL_ALL, 0},
           {"doc[kv] >= 0", 0, 9, 0, LENGTH, INTERVAL_ALL, 1}, /* outside gives 0 */
@@ -333,7 +324,7 @@ static void guards_prove_loads(void **state) {
 static void relations(void **state) {
     (void)state;
     static setting s;
-    seed(&s);
+    s.state = numbers_seed();
     make_setting(&s);
     CASES(&s, {"(2 * kv) % 4 != 1", 0, 99, 0, 99, INTERVAL_ALL, 0}, /* congruences */
           {"(6 * q + 4 * kv + 3) % 4 == 2", 0, 99, 0, 99, INTERVAL_NONE, 0},
@@ -363,7 +354,7 @@ static void relations(void **state) {
 static void ends_of_64_bits(void **state) {
     (void)state;
     static setting s;
-    seed(&s);
+    s.state = numbers_seed();
     make_setting(&s);
     /* Wrapping makes these false or true somewhere: nothing may be claimed. */
     CASES(
@@ -390,7 +381,7 @@ static void bounded_work(void **state) {
         "let c%d = (q - kv < 99%d && c%d) && (q + kv > -1%d && c%d);\n",
     };
     static setting s;
-    seed(&s);
+    s.state = numbers_seed();
     make_setting(&s);
     for (int k = 0; k < 2; k++) {
         char text[8000], *p = text;
@@ -411,7 +402,7 @@ static void bindings_are_kept(void **state) {
     static setting s;
     interval_tables *narrow, *wide;
     arena *a;
-    seed(&s);
+    s.state = numbers_seed();
     make_setting(&s);
     expr *e = compile("q - kv < w");
     interval_box x = {0, 0, 0, 0, 100, 163, 0, 63};

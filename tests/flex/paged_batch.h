@@ -91,7 +91,7 @@ static inline void paged_batch_fill_pages(paged_batch *b, uint64_t s) {
 
 static inline void paged_batch_draw(paged_batch *b, uint64_t s, int64_t longest) {
     static const int64_t heads[][2] = {{1, 1}, {3, 1}, {9, 3}, {8, 2}, {4, 4}, {71, 1}};
-    static const int64_t dims[] = {8, 24, 64, 64, 128, 256};
+    static const int64_t dims[] = {8, 24, 64, 128, 136, 256};
     memset(b, 0, sizeof *b);
     const int64_t *h = heads[numbers_below(s, 62, 0, 6)];
     b->a = (paged_args){

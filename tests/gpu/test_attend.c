@@ -123,6 +123,20 @@ static void scores_that_are_far_from_zero(void **state) {
                                       "--mask", "kv <= q + 50", "--score", scores[i], NULL});
 }
 
+/* The run's flags choose 64 bits where a product leaves 32, in the mask and in the score for themselves. */
+static void integers_beyond_32_bits(void **state) {
+    (void)state;
+    static const char wide[] = "(q * 1000003 * 1000003 + kv * 7) % 5",
+                      narrow[] = "(q + kv * 7) % 5";
+    char mask[100], score[100];
+    for (int i = 0; i < 2; i++) {
+        snprintf(mask, sizeof mask, "%s < 3 || kv == 0", i ? narrow : wide);
+        snprintf(score, sizeof score, "s + float(%s)", i ? wide : narrow);
+        compare((const char *const[]){"--random", emulated ? "1,1,1,40,70,16" : "1,4,2,200,300,64",
+                                      "--mask", mask, "--score", score, NULL});
+    }
+}
+
 static void it_explains_itself(void **state) {
     (void)state;
     if (!usable) skip();
@@ -141,6 +155,7 @@ int main(void) {
         cmocka_unit_test(causal_with_odd_lengths),
         cmocka_unit_test(draft_blocks_and_a_score),
         cmocka_unit_test(scores_that_are_far_from_zero),
+        cmocka_unit_test(integers_beyond_32_bits),
         cmocka_unit_test(it_explains_itself),
     };
     return cmocka_run_group_tests(tests, set_up, tear_down);

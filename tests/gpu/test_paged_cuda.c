@@ -1,7 +1,8 @@
 /* Paged decode attention on a GPU or the emulated device: against the definition in double, and bit for bit against itself row by row.
  *
  * Batches are those of the CPU's test, rounded to the type. A row alone, with other bounds on keys and rows, has the bits
- * that it has in its batch. Skipped without a GPU; `test_paged_cuda --bench` prints the share of copy bandwidth. */
+ * that it has in its batch, also where other rows see NaN and infinity. Skipped without a GPU; `test_paged_cuda --bench` prints the share of copy bandwidth,
+ * `--few` runs a part for slow tools. */
 #include <setjmp.h>
 #include <stdarg.h>
 #include <stddef.h>
@@ -11,6 +12,11 @@
 #include "flex/paged_batch.h"
 #include "flex/paged_cuda.h"
 #include "gpu_case.h"
+
+static int few;
+static int64_t fewer(const gpu_world *w, int64_t real, int64_t emulated) {
+    return few ? emulated : gpu_fewer(w, real, emulated);
+}
 
 /* A batch in device memory, its floats rounded in place on the host. */
 typedef struct paged_there {
@@ -98,10 +104,31 @@ static double most(const double *x, int64_t n) {
     return size;
 }
 
+/* The key that only the last row sees; -1: none. */
+static int64_t own_key(const paged_seq *q) {
+    const int64_t key = q->first + q->rows - 1;
+    return q->first >= 0 && q->rows > 1 && key < q->n_keys ? key : -1;
+}
+
+/* Values of such keys become NaN or infinite. Returns how many did. */
+static int spoil(paged_batch *b) {
+    const int64_t row = b->a.kv_heads * b->a.dim;
+    int n = 0;
+    for (int64_t i = 0; i < b->a.n_seqs; i++) {
+        const int64_t key = own_key(&b->seq[i]);
+        if (key < 0) continue;
+        const int64_t token = (int64_t)b->seq[i].pages[key / PAGED_PAGE] * PAGED_PAGE;
+        float *v = (float *)(uintptr_t)b->a.v_pool + (token + key % PAGED_PAGE) * row;
+        for (int64_t d = 0; d < row; d++) v[d] = d % 3 ? NAN : INFINITY;
+        n++;
+    }
+    return n;
+}
+
 /* How far an output may be: half a unit of its type, since sums are in fp32 and it is rounded once; and what fp32 adds to that, where
  * a weight is rounded as its logit is, and values are a few units. far: the largest share of it. */
 static void check_definition(const gpu_world *w, const paged_batch *b, const paged_there *t,
-                             double *far) {
+                             int spoilt, double *far) {
     const double half = t->type == DT_F32 ? 0 : t->type == DT_BF16 ? 0x1p-8 : 0x1p-11;
     const paged_args *a = &b->a;
     double *weights = malloc(sizeof *weights * 8192), o[256];
@@ -116,6 +143,10 @@ static void check_definition(const gpu_world *w, const paged_batch *b, const pag
                 paged_batch_define(a, q, r, h, weights, o);
                 const double fp32 = 2e-6 * (2 + most(weights, keys));
                 for (int64_t d = 0; d < a->dim; d++) {
+                    if (spoilt && r == q->rows - 1 && own_key(q) >= 0) {
+                        assert_false(isfinite(got[(r * a->q_heads + h) * a->dim + d]));
+                        continue;
+                    }
                     double e = fabs((double)got[(r * a->q_heads + h) * a->dim + d] - o[d]) /
                                (half * fabs(o[d]) + fp32);
                     if (!(e <= *far)) *far = e == e ? e : INFINITY;
@@ -159,16 +190,16 @@ static void rows_equal_the_definition_and_themselves_alone(void **data) {
     if (!w->d) skip();
     uint64_t seed = numbers_seed();
     double far[3] = {0, 0, 0};
-    const int cases = (int)gpu_fewer(w, 36, 6), alone = (int)gpu_fewer(w, 12, 3);
-    const int64_t keys = gpu_fewer(w, 300, 150);
+    const int cases = (int)fewer(w, 36, 6), alone = (int)fewer(w, 12, 3);
+    const int64_t keys = fewer(w, 300, 150);
     for (int i = 0; i < cases; i++) {
         const size_t mark = gpu_mark(w);
         paged_batch b;
         paged_there t;
-        paged_batch_draw(&b, seed + (uint64_t)i, i % 6 ? keys : gpu_fewer(w, 10, 4) * keys);
+        paged_batch_draw(&b, seed + (uint64_t)i, i % 6 ? keys : fewer(w, 10, 4) * keys);
         put_batch(w, &b, types[i % 3], &t);
         run(w, &b.a, &t, t.seqs, b.a.n_seqs, 0);
-        check_definition(w, &b, &t, &far[i % 3]);
+        check_definition(w, &b, &t, 0, &far[i % 3]);
         if (i < alone) check_alone(w, &b, &t);
         paged_batch_drop(&b);
         gpu_reset(w, mark);
@@ -176,6 +207,32 @@ static void rows_equal_the_definition_and_themselves_alone(void **data) {
     printf("largest differences beside what they may be: fp32 %.2g, bf16 %.2g, fp16 %.2g\n", far[0],
            far[1], far[2]);
     for (int i = 0; i < 3; i++) assert_true(far[i] <= 1);
+}
+
+/* A row that sees NaN or infinity is spoilt, and no other. */
+static void what_one_row_sees_stays_with_it(void **data) {
+    const gpu_world *w = *data;
+    static const dtype types[] = {DT_BF16, DT_F16, DT_F32};
+    if (!w->d) skip();
+    uint64_t seed = numbers_seed();
+    double far = 0;
+    const int cases = (int)fewer(w, 24, 3);
+    for (int i = 0; i < cases;) {
+        const size_t mark = gpu_mark(w);
+        paged_batch b;
+        paged_there t;
+        paged_batch_draw(&b, seed++, fewer(w, 300, 90));
+        if (spoil(&b)) {
+            put_batch(w, &b, types[i % 3], &t);
+            run(w, &b.a, &t, t.seqs, b.a.n_seqs, 0);
+            check_definition(w, &b, &t, 1, &far);
+            if (i < cases - 1) check_alone(w, &b, &t);
+            gpu_reset(w, mark);
+            i++;
+        }
+        paged_batch_drop(&b);
+    }
+    assert_true(far <= 1);
 }
 
 static void bad_shapes_say_so(void **data) {
@@ -263,8 +320,10 @@ static void bench(const gpu_world *w) {
 int main(int argc, char **argv) {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(rows_equal_the_definition_and_themselves_alone),
+        cmocka_unit_test(what_one_row_sees_stays_with_it),
         cmocka_unit_test(bad_shapes_say_so),
     };
+    few = argc > 1 && !strcmp(argv[1], "--few");
     if (argc > 1 && !strcmp(argv[1], "--bench")) {
         void *w;
         if (gpu_world_set_up(&w)) return 1;

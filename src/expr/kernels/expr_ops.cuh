@@ -125,7 +125,7 @@ PX_FN double px_tanh(double x) {
     double n;
     const double r = px_rest(__dmul_rn(2.0, px_within(x, -20.0, 20.0)), &n), power = px_power(n);
     const double less_1 = __dadd_rn(__dsub_rn(power, 1.0), __dmul_rn(power, px_expm1_near_0(r)));
-    return __ddiv_rn(less_1, __dadd_rn(less_1, 2.0));
+    return copysign(__ddiv_rn(less_1, __dadd_rn(less_1, 2.0)), x); /* -0 stays */
 }
 PX_FN double px_log(double x) {
     unsigned long long bits = (unsigned long long)__double_as_longlong(x);

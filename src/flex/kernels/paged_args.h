@@ -17,11 +17,12 @@ typedef struct paged_gpu_seq { /* as paged_seq of paged.h */
 typedef struct paged_gpu_args {
     const paged_gpu_seq *seqs;
     const void *k_pool, *v_pool;
-    long long q_heads, kv_heads;
+    int q_heads, kv_heads;
     float scale;
     int splits, extra_splits; /* room for so many of paged and of extra keys */
-    float *part;              /* [rows, q_heads, splits + extra_splits, dim] */
-    float *stats;             /* [rows, q_heads, splits + extra_splits, 2]: maximum and sum */
+    int resident; /* 16-bit: shared memory holds the keys and the values of a split at once */
+    float *part;  /* [rows, q_heads, splits + extra_splits, dim] */
+    float *stats; /* [rows, q_heads, splits + extra_splits, 2]: maximum and sum */
 } paged_gpu_args;
 
 #endif

@@ -1,54 +1,27 @@
-/* Paged decode attention: a block of threads is one split of SPLIT keys of one key head and walks the query rows of its
- * group, PAIRS at a time; a second kernel joins the splits from left to right.
+/* A split of paged decode attention in fp32, PAIRS rows at a time: see paged_common.cuh.
  *
- * A row's bits depend on its query and its keys alone: a score is a chain of fused products over rising dimensions; each
- * warp adds the weights and values of its PAGE keys in an order that the head size fixes, and warps are added in order;
- * splits start at fixed positions. Other rows, sequences, the number of blocks and of splits change nothing. Keys that no
- * row of a step sees are not read, and what a row does not see is not multiplied for it. Lanes are keys while scores are
- * made; while values are added they are chunks of eight dimensions of LANES keys side by side. */
-#define SPLIT  256
-#define PAGE   64
-#define PAIRS  4
-#define CHUNKS (D / 8)
+ * A score is a chain of fused products over rising dimensions; each warp adds the weights and values of its keys in an
+ * order that the head size fixes. Keys that no row of a step sees are not read. Lanes are keys while scores are made;
+ * while values are added they are chunks of eight dimensions of LANES keys side by side. */
+#define PAIRS 4
 /* Keys side by side: what is left of a warp by the chunks of one. */
 #define LANES                                                                                      \
     (CHUNKS > 16 ? 1 : CHUNKS > 8 ? 2 : CHUNKS > 4 ? 4 : CHUNKS > 2 ? 8 : CHUNKS > 1 ? 16 : 32)
 
 PX_FN void read_chunk(float x[8], const element *from) {
-#if ELEMENT == 0
     const float4 a = ((const float4 *)from)[0], b = ((const float4 *)from)[1];
     x[0] = a.x, x[1] = a.y, x[2] = a.z, x[3] = a.w, x[4] = b.x, x[5] = b.y, x[6] = b.z, x[7] = b.w;
-#else
-    const uint4 a = *(const uint4 *)from;
-    const unsigned word[4] = {a.x, a.y, a.z, a.w};
-#pragma unroll
-    for (int i = 0; i < 4; i++) {
-        x[2 * i] = element_float((element)word[i]);
-        x[2 * i + 1] = element_float((element)(word[i] >> 16));
-    }
-#endif
-}
-
-/* The keys that a row sees, first and behind the last. */
-PX_FN void visible_keys(const paged_gpu_seq *seq, int extra, px_i64 row, px_i64 n, px_i64 *lo,
-                        px_i64 *hi) {
-    *lo = 0, *hi = n;
-    if (extra) return;
-    if (seq->first >= 0 && seq->first + row + 1 < n) *hi = seq->first + row + 1;
-    if (seq->window > 0 && seq->window_pos + row - seq->window + 1 > 0)
-        *lo = seq->window_pos + row - seq->window + 1;
 }
 
 extern "C" __global__ void __launch_bounds__(128)
     paged_split(const __grid_constant__ paged_gpu_args a) {
     __shared__ __align__(16) float query[PAIRS][D];
     __shared__ float most[4][PAIRS], total[4][PAIRS], sums[4][PAIRS][D];
-    const int lane = threadIdx.x & 31, warp = threadIdx.x / 32, split = blockIdx.x,
-              splits = a.splits + a.extra_splits;
+    const int lane = threadIdx.x & 31, warp = threadIdx.x / 32, split = blockIdx.x;
     const paged_gpu_seq *const seq = &a.seqs[blockIdx.y];
-    const px_i64 kv_head = blockIdx.z % a.kv_heads, part = blockIdx.z / a.kv_heads,
-                 parts = gridDim.z / a.kv_heads;
-    const px_i64 group = a.q_heads / a.kv_heads, pairs = seq->rows * group;
+    const int kv_head = (int)blockIdx.z % a.kv_heads, part = (int)blockIdx.z / a.kv_heads,
+              parts = (int)gridDim.z / a.kv_heads;
+    const int group = a.q_heads / a.kv_heads, pairs = (int)seq->rows * group;
     const int extra = split >= a.splits;
     const px_i64 k0 = (px_i64)(extra ? split - a.splits : split) * SPLIT + warp * PAGE,
                  n = extra ? seq->n_extra : seq->n_keys;
@@ -59,7 +32,7 @@ extern "C" __global__ void __launch_bounds__(128)
         (const element *)(extra ? seq->extra_k : a.k_pool) + (token * a.kv_heads + kv_head) * D;
     const element *const values =
         (const element *)(extra ? seq->extra_v : a.v_pool) + (token * a.kv_heads + kv_head) * D;
-    for (px_i64 first = part * PAIRS; first < pairs; first += parts * PAIRS) {
+    for (int first = part * PAIRS; first < pairs; first += parts * PAIRS) {
         int lo[PAIRS], hi[PAIRS], from = PAGE, to = 0; /* within the page */
 #pragma unroll
         for (int p = 0; p < PAIRS; p++) {
@@ -73,11 +46,10 @@ extern "C" __global__ void __launch_bounds__(128)
         }
         __syncthreads();
         for (int i = threadIdx.x; i < PAIRS * D; i += 128) {
-            const px_i64 pair = first + i / D;
-            const px_i64 at =
-                (pair / group * a.q_heads + kv_head * group + pair % group) * D + i % D;
+            const int pair = first + i / D;
             query[i / D][i % D] =
-                pair < pairs ? element_float(((const element *)seq->q)[at]) : 0.0f;
+                pair < pairs ? ((const element *)seq->q)[query_at(&a, kv_head, pair) + i % D]
+                             : 0.0f;
         }
         __syncthreads();
         float s[PAIRS][PAGE / 32];
@@ -159,38 +131,13 @@ extern "C" __global__ void __launch_bounds__(128)
         __syncthreads();
         for (int i = threadIdx.x; i < PAIRS * D; i += 128) {
             const int p = i / D, d = i % D;
-            const px_i64 pair = first + p;
+            const int pair = first + p;
             if (pair >= pairs) break;
-            const px_i64 at =
-                ((seq->row0 + pair / group) * a.q_heads + kv_head * group + pair % group) * splits +
-                split;
+            const px_i64 at = part_at(&a, seq, kv_head, pair, split);
             a.part[at * D + d] = ((sums[0][p][d] + sums[1][p][d]) + sums[2][p][d]) + sums[3][p][d];
             if (d) continue;
             a.stats[2 * at] = fmaxf(fmaxf(most[0][p], most[1][p]), fmaxf(most[2][p], most[3][p]));
             a.stats[2 * at + 1] = ((total[0][p] + total[1][p]) + total[2][p]) + total[3][p];
         }
     }
-}
-
-extern "C" __global__ void __launch_bounds__(128)
-    paged_join(const __grid_constant__ paged_gpu_args a) {
-    const int lane = threadIdx.x & 31, warp = threadIdx.x / 32, splits = a.splits + a.extra_splits;
-    const paged_gpu_seq *const seq = &a.seqs[blockIdx.y];
-    const px_i64 pair = (px_i64)blockIdx.x * 4 + warp;
-    if (pair >= seq->rows * a.q_heads) return;
-    const px_i64 first = (seq->row0 * a.q_heads + pair) * splits;
-    float top = -INFINITE, sum = 0.0f, o[8] = {0.0f, 0.0f, 0.0f, 0.0f, 0.0f, 0.0f, 0.0f, 0.0f};
-    for (int i = 0; i < splits; i++) {
-        const float more = a.stats[2 * (first + i) + 1], here = a.stats[2 * (first + i)];
-        if (more == 0.0f) continue;
-        const float most = fmaxf(top, here), keep = sum == 0.0f ? 0.0f : expf(top - most),
-                    add = expf(here - most);
-        sum = __fmaf_rn(sum, keep, more * add);
-        top = most;
-        for (int e = 0; e < 8 && lane < CHUNKS; e++)
-            o[e] = __fmaf_rn(o[e], keep, a.part[(first + i) * D + 8 * lane + e] * add);
-    }
-    element *const out = (element *)seq->o + pair * D + 8 * lane;
-    for (int e = 0; e < 8 && lane < CHUNKS; e++)
-        out[e] = element_of(sum == 0.0f ? 0.0f : o[e] / sum);
 }
