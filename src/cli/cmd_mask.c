@@ -16,8 +16,8 @@
 #include <unistd.h>
 
 static const arg_spec spec[] = {
-    {"--q", ARG_INT, "L", "query length (needed)"},
-    {"--kv", ARG_INT, "S", "key length (needed)"},
+    {"--q", ARG_INT, "L", "query length (needed without --import)"},
+    {"--kv", ARG_INT, "S", "key length (needed without --import)"},
     {"--q0", ARG_INT, "N", "first query: the mask of rows N.. of a longer problem (default 0)"},
     {"--kv0", ARG_INT, "N", "first key, likewise (default 0)"},
     {"--mod", ARG_TEXT, "NAME", "a mask of the gallery instead of an expression"},
@@ -78,19 +78,20 @@ static err print_explained(const block_mask *m) {
     return e;
 }
 
-/* Extents that are given are the file's. */
-static err check_extents(const args *a, const block_mask_args *want, const block_mask *m) {
+/* Extents that are given must be the file's; those that are not are. */
+static err check_extents(const args *a, block_mask_args *want, const block_mask *m) {
     if (args_has(a, "--tile") && (want->tile_q != m->tile_q || want->tile_kv != m->tile_kv))
         return err_set(ERR_SHAPE, "--tile is %d and the file's tiles are %d x %d; leave --tile out",
                        want->tile_q, m->tile_q, m->tile_kv);
-    return blockmask_fits(m, args_has(a, "--batch") ? want->batch : m->batch,
-                          args_has(a, "--heads") ? want->heads : m->heads,
-                          args_has(a, "--q") ? want->q_len : m->q_len,
-                          args_has(a, "--kv") ? want->kv_len : m->kv_len);
+    if (!args_has(a, "--batch")) want->batch = m->batch;
+    if (!args_has(a, "--heads")) want->heads = m->heads;
+    if (!args_has(a, "--q")) want->q_len = m->q_len;
+    if (!args_has(a, "--kv")) want->kv_len = m->kv_len;
+    return blockmask_fits(m, want->batch, want->heads, want->q_len, want->kv_len);
 }
 
 /* Tiles from the file of --import; with an expression they must say the same. */
-static err import(const args *a, const char *path, const block_mask_args *want, arena *mem,
+static err import(const args *a, const char *path, block_mask_args *want, arena *mem,
                   block_mask *m) {
     st_file *file;
     int64_t loose = 0;
@@ -107,7 +108,7 @@ static err import(const args *a, const char *path, const block_mask_args *want, 
 static err build(const args *a, captures *c, dev *d, arena *mem, block_mask *m, mask_device *on) {
     int64_t q, kv, batch, heads, tile, budget;
     const char *needed, *from = args_text(a, "--import", NULL);
-    if (!from || c->program) {
+    if (!from) {
         TRY(args_need(a, "--q", &needed));
         TRY(args_need(a, "--kv", &needed));
     }
@@ -119,15 +120,15 @@ static err build(const args *a, captures *c, dev *d, arena *mem, block_mask *m, 
     TRY(args_int(a, "--heads", 1, 1, 1 << 20, &heads));
     TRY(args_int(a, "--tile", 128, 8, 4096, &tile));
     TRY(args_int(a, "--budget", 256, 1, 1 << 20, &budget));
-    const block_mask_args want = {.mask = c->program,
-                                  .env = &c->env,
-                                  .batch = batch,
-                                  .heads = heads,
-                                  .q_len = q,
-                                  .kv_len = kv,
-                                  .tile_q = (int32_t)tile,
-                                  .tile_kv = (int32_t)tile,
-                                  .budget = (size_t)budget << 20};
+    block_mask_args want = {.mask = c->program,
+                            .env = &c->env,
+                            .batch = batch,
+                            .heads = heads,
+                            .q_len = q,
+                            .kv_len = kv,
+                            .tile_q = (int32_t)tile,
+                            .tile_kv = (int32_t)tile,
+                            .budget = (size_t)budget << 20};
     *on = (mask_device){.name = "cpu"};
     return from ? import(a, from, &want, mem, m) : mask_device_build(m, &want, d, mem, on);
 }

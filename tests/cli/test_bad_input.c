@@ -116,6 +116,8 @@ static void masks_point_at_the_fault(void **state) {
     assert_true(r.code == 0 && strstr(r.text, "300 x 300 cells"));
     RUN("mask", "q > kv", "--q", "300", "--kv", "300", "--import", at("tiles.safetensors"));
     assert_true(r.code == 0 && strstr(r.text, "3 partial"));
+    RUN("mask", "q >= kv", "--import", at("tiles.safetensors")); /* the file's extents */
+    assert_true(r.code == 0 && strstr(r.text, "300 x 300 cells"));
     RUN("mask", "q < kv", "--q", "300", "--kv", "300", "--import", at("tiles.safetensors"));
     expect(1, "given as empty");
     RUN("mask", "q >= kv", "--q", "300", "--kv", "301", "--import", at("tiles.safetensors"));
@@ -132,6 +134,10 @@ static void masks_point_at_the_fault(void **state) {
     assert_int_equal(r.code, 0);
     RUN("mask", "--import", at("heads.safetensors"), "--heads", "2");
     expect(1, "batch 1 and 3 heads, the tensors have batch 1 and 2 heads");
+    RUN("mask", "h == 0", "--import", at("heads.safetensors"));
+    assert_int_equal(r.code, 0);
+    RUN("mask", "h == 1", "--import", at("heads.safetensors"));
+    expect(1, "head 0 is given as full");
     RUN("mask", "--import", at("heads.safetensors"), "--heads", "3", "--batch", "5");
     assert_int_equal(r.code, 0);
     static const char *const of_text[][2] = {
