@@ -62,7 +62,7 @@ static int has_bf16_pairs(void) {
 }
 
 /* Intel's cores without a free matrix unit: two multiply-adds in fp32 take no longer than one dot product of pairs, and a product of weights
- * needs two of these; on 16 cores (Sapphire Rapids) attention on pairs took 1.8 to 2.2 times as long as widened. */
+ * needs two of these; on 16 cores (Sapphire Rapids) attention on pairs took 1.7 to 2.1 times as long as widened. */
 static int are_pairs_slow(void) {
 #if defined(__x86_64__)
     __builtin_cpu_init();
