@@ -54,6 +54,7 @@ static void judge(kernel_folder *f) {
     uint64_t free_bytes;
     const char *p = f->path;
     size_t size = sizeof f->note;
+    f->note[0] = 0; /* also that of a look before this one */
     if (stat(p, &st) != 0) {
         f->made = errno != ENOENT;
         snprintf(f->note, size,

@@ -387,6 +387,29 @@ static void b16_the_folder_vanishes_under_readers(void **state) {
 }
 
 /* Loads in one thread, clearing in another; what is loaded is whole or absent. */
+static void *remove_folder_again_and_again(void *stop) {
+    while (!atomic_load((atomic_int *)stop)) (void)rmdir(folder);
+    return NULL;
+}
+
+/* A folder that is there at a second look is not told of as one that is missing. */
+static void b16_the_folder_vanishes_while_it_is_opened(void **state) {
+    (void)state;
+    static atomic_int stop;
+    pthread_t id;
+    atomic_store(&stop, 0);
+    assert_int_equal(pthread_create(&id, NULL, remove_folder_again_and_again, &stop), 0);
+    int wrong = 0;
+    for (int i = 0; i < 4000 && !wrong; i++) {
+        kernel_folder f;
+        assert_ok(kernel_folder_open(&f, folder, 1));
+        wrong = (f.readable && f.writable) != !f.note[0];
+    }
+    atomic_store(&stop, 1);
+    pthread_join(id, NULL);
+    assert_int_equal(wrong, 0);
+}
+
 typedef struct clearing {
     kernel_folder f;
     atomic_int stop;
@@ -452,6 +475,7 @@ int main(void) {
         TEST(b17_a_holder_that_sleeps_is_named),
         TEST(without_locks_the_first_entry_wins),
         TEST(b16_the_folder_vanishes_under_readers),
+        TEST(b16_the_folder_vanishes_while_it_is_opened),
         TEST(b17_loads_beside_clearing),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
