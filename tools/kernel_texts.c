@@ -164,7 +164,9 @@ int main(int argc, char **argv) {
     bad = bad || write_block_texts(argv[1], &list[DFLASH], &env) ||
           write_block_texts(argv[1], &list[BIAS], &env);
     static const int64_t paged_dims[] = {64, 80, 128, 256};
-    for (size_t i = 0; !bad && i < sizeof paged_dims / sizeof *paged_dims; i++)
+    for (size_t i = 0; !bad && i < sizeof paged_dims / sizeof *paged_dims; i++) {
         bad |= write_paged(argv[1], i % 2 ? DT_F16 : DT_BF16, paged_dims[i]);
+        if (i % 2 == 0) bad |= write_paged(argv[1], DT_F32, paged_dims[i]);
+    }
     return bad;
 }

@@ -8,15 +8,9 @@
 #include "flex/paged.h"
 #include <stdio.h>
 
-enum {
-    MOST_PARTS = 4, /* blocks that share the rows of a split */
-    PLAIN_ROWS =
-        4,     /* of a step of paged_plain.cu, whose blocks share them early: they only compute */
-    ROWS = 16, /* of a step of paged_mma.cu */
-    STEPS = 4, /* that a block of it makes before another shares them: each reads all keys */
-    WARPS = 4,
-    MMA_SPLIT = 128, /* keys of a split of paged_mma.cu; of paged_plain.cu PAGED_SPLIT */
-};
+/* Blocks that share the rows of a split. In fp32 they do so from the second step on, since they only compute; on tensor cores
+ * each of them reads all keys, so one makes some steps first. */
+enum { MOST_PARTS = 4, MMA_STEPS = 4 };
 
 struct paged_cuda {
     paged_cuda_shape shape;
@@ -41,13 +35,19 @@ static err check(const paged_cuda_shape *s) {
         return err_set(ERR_SHAPE, "paged attention: keys are %s; BF16, F16 and F32 are supported",
                        dtype_name(s->type));
     if (s->seqs < 1 || s->rows < 1 || s->seq_rows < 1 || s->keys < 0 || s->extra < 0 ||
-        s->keys + s->extra > INT64_C(1) << 38 || s->seqs > 65535 || s->kv_heads > 16383 ||
-        s->rows > INT32_MAX / s->q_heads)
+        s->keys + s->extra > INT64_C(1) << 38 || s->seqs > 65535)
         return err_set(
             ERR_RANGE,
             "paged attention: %lld sequences with %lld rows and %lld + %lld keys are out "
             "of range; one call takes 1 to 65535 sequences",
             (long long)s->seqs, (long long)s->rows, (long long)s->keys, (long long)s->extra);
+    if (s->kv_heads > 16383 || s->rows > INT32_MAX / s->q_heads)
+        return err_set(
+            ERR_RANGE,
+            "paged attention: %lld rows of %lld query heads on %lld key/value heads are "
+            "out of range; one call takes up to 16383 key/value heads, and 2^31 - 1 rows "
+            "times query heads",
+            (long long)s->rows, (long long)s->q_heads, (long long)s->kv_heads);
     return ERR_OK;
 }
 
@@ -57,7 +57,7 @@ err paged_cuda_visit(dtype type, int64_t dim, kernel_visit visit, void *ctx) {
     snprintf(name, sizeof name, "paged attention, %s, head size %lld", dtype_name(type),
              (long long)dim);
     err e = flex_kernels__put_paged(type, dim, &text);
-    const kernel_text source = {"paged.cu", text.s};
+    const kernel_text source = {type == DT_F32 ? "paged_plain.cu" : "paged_mma.cu", text.s};
     const kernel_spec spec = {.name = name, .source = &source};
     if (!e) e = visit(ctx, &spec);
     str_free(&text);
@@ -76,9 +76,9 @@ static err load(void *ctx, const kernel_spec *spec) {
 
 /* Shared memory of paged_mma.cu: queries and in their place weights, then keys and values, or either in one place. */
 static size_t split_bytes(int64_t dim, int resident) {
-    const size_t stride = (size_t)(dim + 63) / 64 * 64,
-                 first = stride > 2 * MMA_SPLIT ? stride : 2 * MMA_SPLIT;
-    return ROWS * first * 2 + (size_t)(resident ? 2 : 1) * MMA_SPLIT * stride * 2;
+    const size_t stride = (size_t)(dim + 63) / 64 * 64, keys = PAGED_GPU_MMA_SPLIT,
+                 first = stride > 2 * keys ? stride : 2 * keys;
+    return PAGED_GPU_MMA_ROWS * first * 2 + (size_t)(resident ? 2 : 1) * keys * stride * 2;
 }
 
 err paged_cuda_create(paged_cuda **out, dev *d, const paged_cuda_shape *shape, arena *a) {
@@ -87,7 +87,7 @@ err paged_cuda_create(paged_cuda **out, dev *d, const paged_cuda_shape *shape, a
     TRY(check(shape));
     TRY(arena_alloc(a, 1, sizeof *p, &p));
     p->shape = *shape;
-    const int64_t split = shape->type == DT_F32 ? PAGED_SPLIT : MMA_SPLIT;
+    const int64_t split = shape->type == DT_F32 ? PAGED_GPU_PLAIN_SPLIT : PAGED_GPU_MMA_SPLIT;
     p->splits = (int)((shape->keys + split - 1) / split);
     p->extra_splits = (int)((shape->extra + split - 1) / split);
     p->part = (size_t)(shape->rows * shape->q_heads * (p->splits + p->extra_splits) * shape->dim) *
@@ -130,11 +130,11 @@ err paged_cuda_run(const paged_cuda *p, dev_stream *s, dev_address seqs, int64_t
     void *const args[] = {&g};
     const unsigned splits = (unsigned)(p->splits + p->extra_splits), rows = (unsigned)x->seq_rows;
     const int64_t pairs = x->seq_rows * (x->q_heads / x->kv_heads),
-                  share = x->type == DT_F32 ? PLAIN_ROWS : ROWS * STEPS,
+                  share = x->type == DT_F32 ? PAGED_GPU_PLAIN_ROWS : PAGED_GPU_MMA_ROWS * MMA_STEPS,
                   steps = (pairs + share - 1) / share;
     const unsigned parts = steps < MOST_PARTS ? (unsigned)steps : MOST_PARTS;
     const module_grid split = {{splits, (unsigned)n, (unsigned)x->kv_heads * parts},
-                               {32 * WARPS},
+                               {32 * PAGED_GPU_WARPS},
                                p->shared},
                       join = {{(rows * (unsigned)x->q_heads + 3) / 4, (unsigned)n}, {128}, 0};
     if (splits) TRY(module_launch(p->split, s, &split, args));

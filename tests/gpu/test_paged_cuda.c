@@ -251,6 +251,14 @@ static void bad_shapes_say_so(void **data) {
     s.dim = 64, s.seqs = 0;
     says_check(paged_cuda_create(&p, w->d, &s, a), ERR_RANGE,
                (const char *const[]){"0 sequences", NULL}, __FILE__, __LINE__);
+    s.seqs = 1, s.rows = INT64_C(1) << 28; /* 2^31 of rows and heads together */
+    says_check(paged_cuda_create(&p, w->d, &s, a), ERR_RANGE,
+               (const char *const[]){"268435456 rows of 8 query heads", "rows times", NULL},
+               __FILE__, __LINE__);
+    s.rows = 1, s.q_heads = s.kv_heads = 16384;
+    says_check(paged_cuda_create(&p, w->d, &s, a), ERR_RANGE,
+               (const char *const[]){"16384 key/value heads", "up to 16383", NULL}, __FILE__,
+               __LINE__);
     arena_destroy(a);
 }
 

@@ -4,6 +4,15 @@
 #ifndef FLEX_KERNELS_PAGED_ARGS_H
 #define FLEX_KERNELS_PAGED_ARGS_H
 
+/* How the work is cut, for the host's grids and the text alike: keys of a split, rows of a step, warps of a block. */
+enum {
+    PAGED_GPU_MMA_SPLIT = 128,
+    PAGED_GPU_MMA_ROWS = 16,
+    PAGED_GPU_PLAIN_SPLIT = 256,
+    PAGED_GPU_PLAIN_ROWS = 4,
+    PAGED_GPU_WARPS = 4
+};
+
 typedef struct paged_gpu_seq { /* as paged_seq of paged.h */
     const int *pages;
     long long n_keys, rows, first, window, window_pos;

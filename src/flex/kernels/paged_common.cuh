@@ -7,9 +7,9 @@
 #define PAGE   64
 #define CHUNKS (D / 8)
 #if ELEMENT == 0
-#define SPLIT 256
+#define SPLIT PAGED_GPU_PLAIN_SPLIT
 #else
-#define SPLIT 128
+#define SPLIT PAGED_GPU_MMA_SPLIT
 #endif
 
 /* The keys that a row sees, first and behind the last. */

@@ -6,8 +6,8 @@
  * which keeps 16 bits of it and more; its row's sum takes it in fp32. What a row does not see has the weight 0. Where that
  * meets a NaN or an infinity that another row sees, the row's sums are made again with those values left out: the same
  * products in the same order. */
-#define ROWS   16
-#define WARPS  4
+#define ROWS   PAGED_GPU_MMA_ROWS
+#define WARPS  PAGED_GPU_WARPS
 #define KEYS   (SPLIT / WARPS)
 #define WIDE   PAD16(D)
 #define STRIPE STRIDE(D)

@@ -3,7 +3,7 @@
  * A score is a chain of fused products over rising dimensions; each warp adds the weights and values of its keys in an
  * order that the head size fixes. Keys that no row of a step sees are not read. Lanes are keys while scores are made;
  * while values are added they are chunks of eight dimensions of LANES keys side by side. */
-#define PAIRS 4
+#define PAIRS PAGED_GPU_PLAIN_ROWS
 /* Keys side by side: what is left of a warp by the chunks of one. */
 #define LANES                                                                                      \
     (CHUNKS > 16 ? 1 : CHUNKS > 8 ? 2 : CHUNKS > 4 ? 4 : CHUNKS > 2 ? 8 : CHUNKS > 1 ? 16 : 32)
