@@ -44,7 +44,7 @@ extern "C" __global__ void __launch_bounds__(THREADS, BLOCKS)
         load_tile(ring + (s)*stage + BN * STRIDE(D) * 2, &a.d_o, b, h, w.at, a.q_len, BN, DV,      \
                   THREADS);                                                                        \
         if (threadIdx.x < BN) {                                                                    \
-            lse[s][threadIdx.x] = row_lse2(&a, b, h, w.at + threadIdx.x);                          \
+            lse[s][threadIdx.x] = row_lse(&a, b, h, w.at + threadIdx.x);                           \
             delta[s][threadIdx.x] = row_delta(&a, b, h, w.at + threadIdx.x);                       \
         }                                                                                          \
     }

@@ -24,7 +24,7 @@ extern "C" __global__ void __launch_bounds__(THREADS, BLOCKS)
 #pragma unroll
     for (int i = 0; i < 2 * MT; i++) {
         const px_i64 q = q0 + warp_row + i / 2 * 16 + i % 2 * 8 + lane / 4;
-        lse[i] = row_lse2(&a, b, h, q);
+        lse[i] = row_lse(&a, b, h, q);
         delta[i] = row_delta(&a, b, h, q);
     }
     walk w = walk_row(&a, b, h, tile);

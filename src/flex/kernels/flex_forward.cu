@@ -60,21 +60,14 @@ extern "C" __global__ void __launch_bounds__(THREADS, BLOCKS)
                     most = fmaxf(most, fmaxf(s[m][j][2 * r], s[m][j][2 * r + 1]));
                 most = fmaxf(most, __shfl_xor_sync(ALL, most, 1));
                 most = fmaxf(most, __shfl_xor_sync(ALL, most, 2));
-                float base = most == -INFINITE ? 0.0f : most * factor;
-                float keep = fast_exp2(__fmaf_rn(top[m][r], factor, -base));
+                const float base = most == -INFINITE ? 0.0f : power_base(most, factor);
+                const float keep = power(top[m][r], base, factor);
                 float add = 0.0f;
-                if (IS_FAR(base)) {
-                    keep = fast_exp2((top[m][r] - most) * factor);
-                    base = 0.0f;
-#pragma unroll
-                    for (int j = 0; j < BN / 8; j++)
-                        s[m][j][2 * r] -= most, s[m][j][2 * r + 1] -= most;
-                }
 #pragma unroll
                 for (int j = 0; j < BN / 8; j++) {
 #pragma unroll
                     for (int c = 2 * r; c < 2 * r + 2; c++) {
-                        s[m][j][c] = fast_exp2(__fmaf_rn(s[m][j][c], factor, -base));
+                        s[m][j][c] = power(s[m][j][c], base, factor);
                         add += s[m][j][c];
                     }
                 }
@@ -108,9 +101,8 @@ extern "C" __global__ void __launch_bounds__(THREADS, BLOCKS)
         all += __shfl_xor_sync(ALL, all, 1);
         all += __shfl_xor_sync(ALL, all, 2);
         if (q >= a.q_len) continue;
-        const float power = top[m][r] * factor, most = top[m][r] == -INFINITE ? -INFINITE
-                                                       : IS_FAR(power)        ? top[m][r]
-                                                                              : power * LN2;
+        const float most =
+            top[m][r] == -INFINITE ? -INFINITE : power_score(power_base(top[m][r], factor));
         float by = 0.0f;
         if (lane % 4 == 0) by = row_finish(&a, b, h, q, most, all);
         by = __shfl_sync(15u << (lane & 28), by, lane & 28);

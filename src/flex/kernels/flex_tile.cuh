@@ -57,7 +57,7 @@ PX_FN void forget_columns(unsigned *seen) {
     for (int word = 0; word < (BN + 31) / 32; word++) seen[word] = 0;
 }
 
-/* What exponents of 2 are made with: score * factor - LSE * LOG2E. */
+/* What makes scores, up to it, exponents of 2. */
 PX_FN float score_factor(const flex_gpu_args *a) {
 #if HAS_SCORE
     return LOG2E;
@@ -65,14 +65,18 @@ PX_FN float score_factor(const flex_gpu_args *a) {
     return a->scale == 0.0f ? 1.0f : fabsf(a->scale) * LOG2E;
 #endif
 }
-/* Whether a power of 2 that exponents are taken relative to is so large that its rounding, 2^-24 of it, shows in them: with
- * scores as expressions, which may hide cells by numbers like -1e30, it would be more than an exponent holds. Differences
- * to it are then made in natural units and before the factor. */
+/* 2^(s * factor - base): a weight relative to its row's largest score or to its LSE. Scores as expressions may hide cells by
+ * numbers like -1e30, whose product with the factor is rounded by more than an exponent holds: there base is a score, and
+ * the difference is made before the product. Else base is a power of 2 already. */
+PX_FN float power(float s, float base, float factor) {
 #if HAS_SCORE
-#define IS_FAR(power) (fabsf(power) > 4096.0f)
+    return fast_exp2((s - base) * factor);
 #else
-#define IS_FAR(power) 0
+    return fast_exp2(__fmaf_rn(s, factor, -base));
 #endif
+}
+PX_FN float power_base(float s, float factor) { return HAS_SCORE ? s : s * factor; }
+PX_FN float power_score(float base) { return HAS_SCORE ? base : base * LN2; } /* in natural units */
 /* Products to scores, up to the factor. */
 PX_FN void tile_scores(const flex_gpu_args *a, px_i64 b, px_i64 h, px_i64 row, px_i64 column, float s[MT][BN / 8][4]
 #if HAS_SLOPE
