@@ -294,7 +294,7 @@ static err make_mask(flex_plan *p, arena *a, dev *d) {
                                       q->kv_len, q->tile_q, q->tile_kv, q->mask_budget};
         return blockmask_build(&p->mask, &args, a, d);
     }
-    if (p->reference)
+    if (p->reference && q->blocks->given)
         return err_set(ERR_USAGE,
                        "PACELINE_REFERENCE is 1, and the plain definition knows expressions only, "
                        "not given tiles; unset it or build the mask from its expression");

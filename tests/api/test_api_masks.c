@@ -149,6 +149,38 @@ static void given_masks_run_like_their_text(void **state) {
     pl_device_free(d);
 }
 
+/* The plain definition needs expressions alone, so a mask that was built from one is no hindrance; lists are, and say so. */
+static void the_definition_runs_under_a_mask_that_was_built(void **state) {
+    (void)state;
+    const flex_problem p = {.batch = 1,
+                            .q_heads = 4,
+                            .kv_heads = 2,
+                            .q_len = 50,
+                            .kv_len = 60,
+                            .dim = 8,
+                            .v_dim = 8,
+                            .tile_q = 16,
+                            .tile_kv = 24};
+    attn_case c;
+    pl_device *d;
+    pl_mask *m;
+    assert_pl_ok(pl_device_open_cpu(&d, 1));
+    attn_case_make(&c, &p, MASK_CAUSAL, numbers_seed());
+    pl_problem *problem = api_problem(&c);
+    assert_pl_ok(pl_mask_create(&m, problem, NULL));
+    setenv("PACELINE_REFERENCE", "1", 1);
+    attn_result want = run(&c, problem, d);
+    assert_pl_ok(pl_problem_use_mask(problem, m));
+    attn_result got = run(&c, problem, d);
+    unsetenv("PACELINE_REFERENCE");
+    assert_true(api_same_result(&c, &want, &got));
+    attn_result_free(&want), attn_result_free(&got);
+    pl_problem_free(problem);
+    pl_mask_free(m);
+    pl_device_free(d);
+    attn_case_free(&c);
+}
+
 /* 4 x 4 tiles of a causal mask, then one of them told wrongly. */
 static void lists_are_judged(void **state) {
     (void)state;
@@ -247,6 +279,7 @@ int main(void) {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(masks_equal_brute_force),
         cmocka_unit_test(given_masks_run_like_their_text),
+        cmocka_unit_test(the_definition_runs_under_a_mask_that_was_built),
         cmocka_unit_test(lists_are_judged),
         cmocka_unit_test(masks_of_other_problems_are_refused),
     };
