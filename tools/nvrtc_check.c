@@ -138,6 +138,7 @@ int main(int argc, char **argv) {
         fprintf(stderr, "usage: nvrtc_check 'ARCH...' ALLOWANCE FILE...\n");
         return 2;
     }
+    setvbuf(stdout, NULL, _IOLBF, 0); /* some of these share a pipe */
     nvrtc n;
     if (!load(&n)) {
         printf(
