@@ -134,7 +134,7 @@ PL_MUST pl_error pl_problem_tiles(pl_problem *p, int tile_q, int tile_kv);
 /* Bytes that a block mask may take; beyond it PL_ERROR_REFUSED. 0, or not called: 256 MiB. */
 PL_MUST pl_error pl_problem_mask_budget(pl_problem *p, size_t bytes);
 /* Added to q and kv in the expressions: a problem that is a slice of a longer one. Each from 0 to 2^40, else
- * PL_ERROR_RANGE. */
+ * PL_ERROR_RANGE. Cells that a run or an error tells of are rows of the tensors, without the offsets. */
 PL_MUST pl_error pl_problem_offsets(pl_problem *p, int64_t q0, int64_t kv0);
 
 /* The mask: an expression over b, h, q, kv and captured names that is true where a key is visible. NULL, or not called:

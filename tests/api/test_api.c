@@ -238,6 +238,18 @@ static void loads_that_left_are_told(void **state) {
     api_workspace(&io, pl_plan_forward_workspace(plan, d));
     assert_pl_ok(pl_forward(plan, d, &io));
     assert_int_equal(io.left, 0);
+    pl_plan_free(plan);
+    /* The same cells of a slice: they are told as rows of the tensors. */
+    assert_pl_ok(
+        pl_problem_mask(p, "let i = q - 100; let j = kv - 1000; i == j || i > 10 && t[j] > 0"));
+    assert_pl_ok(pl_problem_offsets(p, 100, 1000));
+    assert_pl_ok(pl_plan_create(&plan, p, d));
+    free(io.workspace);
+    api_workspace(&io, pl_plan_forward_workspace(plan, d));
+    assert_pl_ok(pl_forward(plan, d, &io));
+    assert_int_equal(io.left, 1);
+    assert_int_equal(io.left_cell[2], 16);
+    assert_int_equal(io.left_cell[3], 20);
     free(io.workspace);
     pl_plan_free(plan), pl_problem_free(p), pl_device_free(d);
 }
