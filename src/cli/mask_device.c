@@ -3,7 +3,6 @@
  * The arrays' sizes are summed, one arena is taken, and their addresses take the place of the host's in a copy of the
  * captured values. */
 #include "cli/mask_device.h"
-#include "core/dtype.h"
 #include "flex/blockmask_cuda.h"
 #include <stdio.h>
 #include <string.h>
@@ -17,22 +16,20 @@ typedef struct job {
     expr_env env;
 } job;
 
-static size_t bytes_of(const expr_decl *d, const expr_value *v) {
-    return d->ndim ? (size_t)expr_value_count(v, d->ndim) * dtype_size(v->type) : 0;
-}
-
 /* The arrays go to the device; a copy of their values has the addresses there. */
 static err send(job *j, const block_mask_args *args, mask_device *out) {
     const int n = expr_capture_count(args->mask);
     size_t all = 0;
     for (int i = 0; i < n; i++) {
-        const size_t bytes = bytes_of(expr_capture(args->mask, i), &args->env->values[i]);
+        const size_t bytes =
+            expr_value_bytes(&args->env->values[i], expr_capture(args->mask, i)->ndim);
         out->arrays += bytes;
         all += (bytes + 256) & ~(size_t)255;
     }
     TRY(dev_arena_create(&j->memory, j->d, "captured arrays of a mask", all));
     for (int i = 0; i < n; i++) {
-        const size_t bytes = bytes_of(expr_capture(args->mask, i), &args->env->values[i]);
+        const size_t bytes =
+            expr_value_bytes(&args->env->values[i], expr_capture(args->mask, i)->ndim);
         dev_address at;
         j->value[i] = args->env->values[i];
         if (!expr_capture(args->mask, i)->ndim) continue;

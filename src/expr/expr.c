@@ -99,6 +99,10 @@ int64_t expr_value_count(const expr_value *v, int ndim) {
     return n;
 }
 
+size_t expr_value_bytes(const expr_value *v, int ndim) {
+    return ndim ? (size_t)expr_value_count(v, ndim) * dtype_size(v->type) : 0;
+}
+
 err expr_check_env(const expr *e, const expr_env *env) {
     if (e->n_decls > 0 && (!env || !env->values))
         return err_set(ERR_USAGE, "captured value `%s` is not given", e->decls[0].name);

@@ -49,6 +49,7 @@ int expr_capture_count(const expr *e);
 const expr_decl *expr_capture(const expr *e, int i);
 /* Elements of a bound array, 1 for ndim 0. Extents must have passed expr_check_env. */
 int64_t expr_value_count(const expr_value *v, int ndim);
+size_t expr_value_bytes(const expr_value *v, int ndim); /* of its elements, 0 for ndim 0 */
 /* Checks bound values against declarations: ranks, types, extents ≥ 0; sentence names the capture. */
 MUST_CHECK err expr_check_env(const expr *e, const expr_env *env);
 /* Which index variables the program names (after folding): bit 0 b, 1 h, 2 q, 3 kv. */

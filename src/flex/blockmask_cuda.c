@@ -229,8 +229,7 @@ static err check(const blockmask_cuda *c, const block_mask_args *args) {
 }
 
 static size_t array_bytes(const blockmask_cuda *c, const expr_env *env, int i) {
-    const int ndim = expr_capture(c->mask, i)->ndim;
-    return ndim ? (size_t)expr_value_count(&env->values[i], ndim) * dtype_size(c->type[i]) : 0;
+    return expr_value_bytes(&env->values[i], expr_capture(c->mask, i)->ndim);
 }
 
 /* A copy of env whose arrays the host can read, in memory of its own. */

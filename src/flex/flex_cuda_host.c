@@ -54,8 +54,8 @@ static void place_arrays(flex_cuda_host *h, const expr *e, const expr_env *env,
                          flex_cuda_address *at) {
     for (int i = 0; e && i < expr_capture_count(e); i++) {
         const expr_value *v = &env->values[i];
-        if (expr_capture(e, i)->ndim)
-            place(h, &at[i], capture_bytes(expr_capture(e, i), v, dtype_size(v->type)), v->data);
+        const int ndim = expr_capture(e, i)->ndim;
+        if (ndim) place(h, &at[i], expr_value_bytes(v, ndim), v->data);
     }
 }
 

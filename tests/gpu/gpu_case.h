@@ -27,6 +27,7 @@ typedef struct gpu_world {
     dev_arena *memory;
     pool *threads;
     gpu_own *own; /* NULL: a real device */
+    int few;      /* under a tool that slows kernels down, as if they were emulated */
 } gpu_world;
 
 /* 0, after saying why, where there is no usable GPU. */
@@ -48,9 +49,9 @@ static inline int gpu_world_open(gpu_world *w) {
     if (strstr(dev_cuda_info(w->d)->name, "emulated")) w->own = calloc(1, sizeof *w->own);
     return 1;
 }
-/* A smaller number where each thread of a kernel is played by the CPU. */
+/* A smaller number where each thread of a kernel is played by the CPU, or slowed down. */
 static inline int64_t gpu_fewer(const gpu_world *w, int64_t real, int64_t emulated) {
-    return w->own ? emulated : real;
+    return w->own || w->few ? emulated : real;
 }
 static inline size_t gpu_mark(const gpu_world *w) {
     return w->own ? w->own->n : dev_arena_mark(w->memory);
@@ -189,8 +190,7 @@ static inline void gpu_arrays(const gpu_world *w, const expr *e, const expr_env 
     for (int i = 0; e && i < expr_capture_count(e); i++) {
         const expr_value *v = &env->values[i];
         const int ndim = expr_capture(e, i)->ndim;
-        if (ndim)
-            at[i] = gpu_copy(w, v->data, (size_t)expr_value_count(v, ndim) * dtype_size(v->type));
+        if (ndim) at[i] = gpu_copy(w, v->data, expr_value_bytes(v, ndim));
     }
 }
 

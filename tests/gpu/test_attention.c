@@ -22,14 +22,10 @@ enum { CASES = 150 };
 static int cases, longest = 300;
 enum { EMULATED_CASES = 13, EMULATED_LONGEST = 140 };
 
-/* Lengths of the other tests: also shorter where fewer cases run. */
-static int64_t fewer(const gpu_world *w, int64_t real, int64_t emulated) {
-    return cases < CASES ? emulated : gpu_fewer(w, real, emulated);
-}
-
 static int open_gpu(void **out) {
     if (gpu_world_set_up(out)) return 1;
-    const gpu_world *w = *out;
+    gpu_world *w = *out;
+    w->few = cases && cases < CASES;
     if (cases ? cases < CASES : w->own != NULL) longest = EMULATED_LONGEST;
     if (!cases) cases = (int)gpu_fewer(w, CASES, EMULATED_CASES);
     return 0;
@@ -234,13 +230,14 @@ static void a_second_run_gives_equal_bits(void **data) {
     static const int scores[] = {SCORE_NONE, SCORE_GENERAL, SCORE_DENSE, SCORE_T5};
     for (int i = 0; i < 4; i++) {
         gpu_case x;
-        const flex_problem p = plain_problem(DT_BF16, fewer(w, 700, 150), fewer(w, 650, 140), 64);
+        const flex_problem p =
+            plain_problem(DT_BF16, gpu_fewer(w, 700, 150), gpu_fewer(w, 650, 140), 64);
         gpu_case_make(&x, &p, MASK_DOCUMENT_CAUSAL, scores[i], 1, seed);
         gpu_case_plan(&x, w);
         gpu_cases_load(&x, 1, w);
         gpu_case_run(&x, w);
         attn_result first = x.got;
-        for (int again = 0; again < (int)fewer(w, 3, 1); again++) {
+        for (int again = 0; again < (int)gpu_fewer(w, 3, 1); again++) {
             gpu_case_run(&x, w);
             assert_true(same_result(&x, &first, &x.got));
             attn_result_free(&x.got);
@@ -255,7 +252,8 @@ static void hidden_nan_does_not_spread(void **data) {
     const gpu_world *w = *data;
     uint64_t seed = numbers_seed();
     if (!w->d) skip();
-    const int64_t n = fewer(w, 300, 100), keys = fewer(w, 300, 240); /* some steps of a tile each */
+    const int64_t n = gpu_fewer(w, 300, 100),
+                  keys = gpu_fewer(w, 300, 240); /* some steps of a tile each */
     for (int i = 0; i < 6; i++) {
         gpu_case x;
         const dtype type = i % 3 == 0 ? DT_BF16 : i % 3 == 1 ? DT_F16 : DT_F32;

@@ -27,15 +27,11 @@ typedef struct
     expr_env env; /* addresses on the device */
 } both;
 
-static size_t bytes_of(const expr_decl *d, const expr_value *v) {
-    return (size_t)expr_value_count(v, d->ndim) * dtype_size(v->type);
-}
-
 static void send(both *x, const gpu_world *w, const block_mask_args *args) {
     for (int i = 0; i < expr_capture_count(args->mask); i++) {
         x->value[i] = args->env->values[i];
         if (!expr_capture(args->mask, i)->ndim) continue;
-        const size_t bytes = bytes_of(expr_capture(args->mask, i), &x->value[i]);
+        const size_t bytes = expr_value_bytes(&x->value[i], expr_capture(args->mask, i)->ndim);
         x->value[i].data = (const void *)(uintptr_t)gpu_copy(w, x->value[i].data, bytes);
     }
     x->env = (expr_env){x->value, args->env->q0, args->env->kv0};

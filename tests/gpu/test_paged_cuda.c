@@ -14,8 +14,10 @@
 #include "gpu_case.h"
 
 static int few;
-static int64_t fewer(const gpu_world *w, int64_t real, int64_t emulated) {
-    return few ? emulated : gpu_fewer(w, real, emulated);
+static int open_gpu(void **out) {
+    if (gpu_world_set_up(out)) return 1;
+    ((gpu_world *)*out)->few = few;
+    return 0;
 }
 
 /* A batch in device memory, its floats rounded in place on the host. */
@@ -190,13 +192,13 @@ static void rows_equal_the_definition_and_themselves_alone(void **data) {
     if (!w->d) skip();
     uint64_t seed = numbers_seed();
     double far[3] = {0, 0, 0};
-    const int cases = (int)fewer(w, 36, 6), alone = (int)fewer(w, 12, 3);
-    const int64_t keys = fewer(w, 300, 150);
+    const int cases = (int)gpu_fewer(w, 36, 6), alone = (int)gpu_fewer(w, 12, 3);
+    const int64_t keys = gpu_fewer(w, 300, 150);
     for (int i = 0; i < cases; i++) {
         const size_t mark = gpu_mark(w);
         paged_batch b;
         paged_there t;
-        paged_batch_draw(&b, seed + (uint64_t)i, i % 6 ? keys : fewer(w, 10, 4) * keys);
+        paged_batch_draw(&b, seed + (uint64_t)i, i % 6 ? keys : gpu_fewer(w, 10, 4) * keys);
         put_batch(w, &b, types[i % 3], &t);
         run(w, &b.a, &t, t.seqs, b.a.n_seqs, 0);
         check_definition(w, &b, &t, 0, &far[i % 3]);
@@ -216,12 +218,12 @@ static void what_one_row_sees_stays_with_it(void **data) {
     if (!w->d) skip();
     uint64_t seed = numbers_seed();
     double far = 0;
-    const int cases = (int)fewer(w, 24, 3);
+    const int cases = (int)gpu_fewer(w, 24, 3);
     for (int i = 0; i < cases;) {
         const size_t mark = gpu_mark(w);
         paged_batch b;
         paged_there t;
-        paged_batch_draw(&b, seed++, fewer(w, 300, 90));
+        paged_batch_draw(&b, seed++, gpu_fewer(w, 300, 90));
         if (spoil(&b)) {
             put_batch(w, &b, types[i % 3], &t);
             run(w, &b.a, &t, t.seqs, b.a.n_seqs, 0);
@@ -243,13 +245,13 @@ static void little_shared_memory_changes_no_bit(void **data) {
     cuda_device *info = (cuda_device *)(uintptr_t)dev_cuda_info(w->d);
     const int all = info->shared_block;
     uint64_t seed = numbers_seed();
-    const int cases = (int)fewer(w, 12, 4);
+    const int cases = (int)gpu_fewer(w, 12, 4);
     for (int i = 0; i < cases;) {
         const size_t mark = gpu_mark(w);
         paged_batch b;
         paged_there t;
         double far = 0;
-        paged_batch_draw(&b, seed++, fewer(w, 600, 200));
+        paged_batch_draw(&b, seed++, gpu_fewer(w, 600, 200));
         if (b.a.dim > WIDE) {
             const paged_args *a = &b.a;
             float *much[PAGED_BATCH_SEQS];
@@ -384,5 +386,5 @@ int main(int argc, char **argv) {
         if (((gpu_world *)w)->d) bench(w);
         return gpu_world_tear_down(&w);
     }
-    return cmocka_run_group_tests(tests, gpu_world_set_up, gpu_world_tear_down);
+    return cmocka_run_group_tests(tests, open_gpu, gpu_world_tear_down);
 }
